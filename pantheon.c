@@ -8977,8 +8977,8 @@ PN_INTERNAL uint64_t pn_pressure_deficit(const pn_pressure *p);
  *   4. It is undone, highest rank first, once its level no longer holds and the threshold is cleared 1.3 times
  *      even after taking back what undoing takes; not within 10 s of its own last change, nor within 10 s of the
  *      last application on that resource.  Nor is it applied within 10 s of a step back: no rung turns round twice
- *      in 10 s.
- *   5. A rung that gave nothing back (it only stops growth, or its bytes come later) rests for 10 s.
+ *      in 10 s.  A step back that was begun goes on in slices, as long as the level allows.
+ *   5. A rung that is through and gave nothing back (it only stops growth, or its bytes come later) rests for 10 s.
  *   6. Each change is one event: the caller gets it and tells whom it concerns.
  *
  * Resources are numbered: 0 is this machine's memory, 1 + i die i's.
@@ -8994,14 +8994,15 @@ enum { PN_LADDER_RUNGS = 24, PN_LADDER_RESOURCES = 9 };
 
 typedef enum pn_rung_state {
     PN_RUNG_DONE = 0,           /* nothing more to apply; nothing more to undo */
-    PN_RUNG_MORE                /* the slice is over, or one step of several is undone */
+    PN_RUNG_MORE,               /* the slice is over, or one step of several is undone */
+    PN_RUNG_SLICE               /* the slice is over, whichever way: go on as soon as there is time again */
 } pn_rung_state;
 
 /* gain     bytes that applying it all would give back there; 0: nothing, or not now.
  * apply    one slice until `deadline` (the clock of the caller; 0: none), at least `want` bytes if there are as many.
  *          *freed: what it gave back, exactly; it may be 0 when the bytes come back later.
  * retake   bytes that undoing one step takes.  NULL: none.
- * undo     one step.  NULL: there is nothing to undo, e.g. lost precision. */
+ * undo     one slice of one step, as apply.  NULL: there is nothing to undo, e.g. lost precision. */
 typedef struct pn_rung {
     uint32_t rank;              /* the sheet's number: the order */
     const char *name;           /* static */
@@ -9009,7 +9010,7 @@ typedef struct pn_rung {
     uint64_t (*gain)(void *user, uint32_t resource);
     pn_rung_state (*apply)(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed);
     uint64_t (*retake)(void *user, uint32_t resource);
-    pn_rung_state (*undo)(void *user, uint32_t resource);
+    pn_rung_state (*undo)(void *user, uint32_t resource, double deadline);
     void *user;
 } pn_rung;
 
@@ -9017,6 +9018,7 @@ typedef struct pn_rung {
 typedef struct pn_ladder_state {
     bool in_force;              /* applied, and can be undone */
     bool unfinished;            /* a slice is over, there is more */
+    bool undoing;               /* the same of a step back */
     bool empty;                 /* its last application gave nothing back */
     bool undone;                /* its last change was a step back */
     double changed_at;          /* < 0: never */
@@ -9058,6 +9060,9 @@ PN_INTERNAL void pn_ladder_remove(pn_ladder *l, const void *user);
 /* At most one slice, or one step back.  False: there is nothing to do.  Otherwise *out, and view->available is
  * what it was plus what was freed, for the next call. */
 PN_INTERNAL bool pn_ladder_step(pn_ladder *l, uint32_t resource, pn_ladder_view *view, double deadline, pn_ladder_change *out);
+
+/* Some rung stopped for the time and has more to do. */
+PN_INTERNAL bool pn_ladder_goes_on(const pn_ladder *l);
 
 /* Bytes that are missing for rungs of `level`. */
 PN_INTERNAL uint64_t pn_ladder_missing(const pn_ladder_view *v, uint32_t level);
@@ -10003,9 +10008,10 @@ PN_INTERNAL void pn_state_unload(pn_state *s);
  * moves past it: a truncated sequence reserves anew before it writes.
  *
  * Smaller pages.  Under pressure pages of a sequence by the turn are converted to a smaller type, one at a
- * time (pn_kv_requant).  Such a page is own; a sequence may mix types, and whatever writes or reads a page
- * looks at its header.  It is not for others: what comes behind it was computed from it, and a page that
- * is shared has to be what a cold run would have made.
+ * time (pn_kv_requant); a sequence may mix types, and whatever writes or reads a page looks at its header.
+ * A converted page is not for others that come: what is behind it was computed from it, and a page that is given
+ * away has to be what a cold run would have made.  One that several have is converted once for all of them, if all
+ * of them rest (pn_kv_rest): it is common like the one before, and each lets its table name it (pn_kv_inherit).
  *
  * Invariants
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
@@ -10140,27 +10146,46 @@ PN_INTERNAL void pn_kv_retire(pn_kv *kv);
 /* ---- parking ------------------------------------------------------------------------------ */
 
 /* By the turn: every page goes back, state and reserve included; length and reserve are remembered.  Until the pages in
- * its table are back (pn_kv_put_page for each, pn_state_put, then pn_kv_reserve to kv->reserved) nothing but this and
- * pn_kv_close may be called. */
+ * its table are back (pn_kv_put_page for each, pn_state_put, then pn_kv_reserve to kv->reserved) nothing but this,
+ * pn_kv_trim and pn_kv_close may be called.  _unload_page: of them this one. */
 PN_INTERNAL void pn_kv_unload(pn_kv *kv);
+PN_INTERNAL void pn_kv_unload_page(pn_kv *kv, uint32_t g, uint32_t i);
 
-/* An own page of this type as entry i of group g, for the caller to fill; NULL: no memory. */
+/* An own page of this type as entry i of group g, for the caller to fill, promised until that is said; NULL: no memory. */
 PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
+PN_INTERNAL void pn_kv_filled(pn_kv *kv, uint32_t g, uint32_t i);
 
 /* ---- smaller pages ------------------------------------------------------------------------- */
 
 /* Convert page i of group g to a smaller type, by taking a smaller page first: the peak is one page more.
  * Returns the bytes that this freed, exactly what the ledger shows; 0 and nothing changed: the page may not
  * be converted, or there was no memory.  What may not: page 0, where attention sinks are; pages of a group
- * with a window, which are recent and recycled soon; pages that others hold too, for that would free nothing;
- * any page of a sequence that was opened whole.  A common page that nobody else holds becomes own again. */
+ * with a window, which are recent and recycled soon; pages that others hold too, for that would free nothing, but for
+ * those below; any page of a sequence that was opened whole.  A common page that nobody else holds becomes own again. */
 PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
 
 /* The same for up to max_pages pages, oldest first; the last two of the sequence stay unless also_recent. */
 PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages);
-/* What converting all that may be would free; _without: if one holder more of pages [from, to) had let go of them. */
+/* What converting all that may be would free. */
 PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent);
-PN_INTERNAL uint64_t pn_kv_requant_gain_without(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t from, uint32_t to);
+
+/* Of several at once.  Between pn_kv_rest() and pn_kv_rest_over() nobody works on the sequence; its common pages know of
+ * one holder more that agrees, or of one that keeps them as they are, because they are its first or recent (also_recent: but
+ * those).  A page whose holders all agree may be converted: by pn_kv_requant_next(), which takes the first such page of
+ * group *g from *i on, and leaves the place.  Shared, it comes to the others, and the bytes, once each has called
+ * pn_kv_inherit(); until then there is a page more.
+ * let_go: before that, a tree's part in the page, where it has one (pn_kv_note_tree). */
+PN_INTERNAL void pn_kv_rest(pn_kv *kv, uint32_t type, bool also_recent);
+PN_INTERNAL void pn_kv_rest_over(pn_kv *kv);
+PN_INTERNAL bool pn_kv_requant_next(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t *g, uint32_t *i);
+PN_INTERNAL void pn_kv_inherit(pn_kv *kv, uint32_t g, uint32_t i);
+/* What it would free, each page counted for the first that asks. */
+PN_INTERNAL uint64_t pn_kv_rest_gain(pn_kv *kv, uint32_t type, bool also_recent);
+
+/* For a prefix tree: holders that rest; it agrees as well, or does so no more; does it? */
+PN_INTERNAL uint32_t pn_kv_resting(const pn_kv_page *p);
+PN_INTERNAL void pn_kv_note_tree(pn_kv_page *p, bool agrees);
+PN_INTERNAL bool pn_kv_is_tree(const pn_kv_page *p);
 
 /* Would that, with what was converted before, be a tenth of what the sequence would hold whole, recurrent state included?
  * Without such state: always. */
@@ -10294,11 +10319,14 @@ PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k);
  * that are cached now: a multiple of PN_KV_PAGE_TOKENS, at most n. */
 PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv *kv, uint64_t state, uint64_t tick);
 
-/* Pages [from, *to) of the key's way, at its end, that nobody holds but the cache and `kv`, whose tokens the key's are, which
- * are behind its first page, and behind which nobody else goes on; returns from, *to where there are none.  _let_go: the cache
- * does, from there on, and says what that gives back (the pages are kv's alone then). */
-PN_INTERNAL uint32_t pn_prefix_only(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t *to);
-PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t from);
+/* Sequences rest whose tokens the keys are, all of which pn_kv_rest() knows; one call for each.  The cache agrees
+ * (pn_kv_note_tree) that pages become theirs alone which nobody else holds, which are behind the first of their way, and behind
+ * which nobody else goes on.  _over: no more; for each, too.
+ * _let_go: it does, of what it agreed to behind the way's first `depth` pages, as far as nobody has come to it since; returns
+ * what that gives back. */
+PN_INTERNAL void pn_prefix_rest(pn_prefix *c, const pn_prefix_key *k);
+PN_INTERNAL void pn_prefix_rest_over(pn_prefix *c, const pn_prefix_key *k);
+PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, uint32_t depth);
 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);
@@ -10911,6 +10939,7 @@ typedef struct pn_die {
     pn_die_door door;
     pn_sim_params sim;
     pn_sim_memory memory;
+    atomic_ullong floor_owed;   /* bytes of it that are free, and for the floors of models on it alone */
     double clock;               /* seconds; under the engine's clock_lock, as the next */
     uint32_t n_work;            /* jobs, and steps that are none's */
 } pn_die;
@@ -10938,7 +10967,7 @@ PN_INTERNAL bool pn_die_resize(pn_die *die, uint64_t bytes);
 /* Where pages and working memory come from. */
 PN_INTERNAL pn_mem *pn_die_mem(pn_die *die);
 
-/* Bytes that are free there; UINT64_MAX: it has no memory of its own. */
+/* Bytes that are free there for anybody; UINT64_MAX: it has no memory of its own. */
 PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die);
 
 /* A model's weights come, and go.  PN_E_BUDGET: there is no room. */
@@ -11012,6 +11041,9 @@ typedef struct pn_governor {
     bool moving;                /* a thread is on the ladder, which is then its own */
 
     pn_ladder ladder;
+    double climbed;             /* pn_os_now() when a thread left it last */
+    atomic_bool returning;      /* a request that was put aside is being read back: the same */
+    atomic_bool goes_on;        /* a rung had no time left: go on between the next two steps, whenever the next reading is due */
     void (*on_event)(void *user, const pn_mem_event *ev);
     void *event_user;
     atomic_ullong failed[PN_LADDER_RESOURCES];      /* bytes asked for in vain since the last look */
@@ -11160,7 +11192,7 @@ struct pn_engine {
     bool cold_always;
     atomic_uint n_turns;        /* that hold a reserve */
     atomic_ullong floor_bytes;  /* of all models' floors, in PN_ACCT_KV: kept, or of the turn that runs on it */
-    atomic_ullong floor_owed;   /* the rest of them, of the host's memory: free, and for nobody else */
+    atomic_ullong floor_owed;   /* the rest of them: free, and for nobody else */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
     double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
@@ -11196,12 +11228,12 @@ struct pn_model {
     pn_engine *engine;
     pn_model *next;             /* of the engine's, under its models_lock */
     bool listed;
-    void *floor;                /* owned, touched [floor_bytes]: memory for one turn, NULL while a turn uses it; under the
-                                   engine's admit_lock, as the next */
-    uint64_t floor_bytes;       /* 0: none is kept */
-    uint64_t floor_owed;        /* of those, what is not there while a turn uses it or until it is filled again */
+    void *floor[PN_MAX_PARTS];  /* owned, touched [floor_part]: memory for one turn, each die's share; under the engine's admit_lock, as the
+                                   next */
+    uint64_t floor_part[PN_MAX_PARTS], floor_bytes;     /* their sum; 0: none is kept */
+    uint64_t floor_owed[PN_MAX_PARTS];  /* of those, what is not there while a turn uses it or until it is filled again */
     uint32_t floor_tokens;
-    bool floor_used;
+    bool floor_kept, floor_used;        /* it is there; a turn runs on it */
     pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
     uint32_t n_dies;            /* 0: without weights */
     uint32_t n_uploaded;
@@ -11336,11 +11368,10 @@ PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *who
 PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n);
 
 /* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
- * one if any may, no further one after `deadline` (pn_os_now).  idle: what the prefix cache holds beside it alone it lets
- * go, for that, as it is, would be a page that a cold run would have made.  Returns the bytes freed; _gain: what all would
- * free, of pages. */
-PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, bool idle, double deadline);
-PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle);
+ * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free.
+ * Of sessions at rest: pn_smaller.h. */
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline);
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent);
 PN_INTERNAL bool pn_session_requant_pays(pn_session *s, uint32_t type);        /* pn_kv_requant_pays */
 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.
@@ -11475,10 +11506,10 @@ PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole);
 /* Is it worth while to make a snapshot of the session's state?  last_only: at the last page boundary alone. */
 PN_INTERNAL bool pn_cache_wants_state(const pn_session *s, bool *last_only);
 
-/* With the lock held: pages [from, *to) of the session are the cache's and its alone (pn_prefix_only).  _let_go: the session's
- * alone from now on; returns what that gave back. */
-PN_INTERNAL uint32_t pn_cache_only(pn_session *s, uint32_t *to);
-PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s);
+/* With the lock held, of a session that rests: pn_prefix_rest(), _rest_over(), _let_go(). */
+PN_INTERNAL void pn_cache_rest(pn_session *s);
+PN_INTERNAL void pn_cache_rest_over(pn_session *s);
+PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s, uint32_t depth);
 
 /* A session of a recurrent model goes back to n tokens, where the cache has a snapshot.  False: it has none. */
 PN_INTERNAL bool pn_cache_rewind(pn_session *s, uint32_t n);
@@ -11552,6 +11583,8 @@ PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_
 #define PN_RUNGS_H
 
 /* includes engine/pn_engine_int.h */
+
+enum { PN_RUNG_ASIDE = 15 };    /* one at a time */
 
 /* All of them, once, when the engine is opened. */
 PN_INTERNAL void pn_rungs_add(pn_engine *e);
@@ -11907,17 +11940,19 @@ PN_INTERNAL uint64_t pn_sched_idle_bytes(pn_sched *q, bool drop);
  * scheduler's lock held and takes only what is below it.  False: another thread steps just now. */
 PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), void *user);
 
-/* Put the request aside that began last, of at least two that are worked on; its keys and values go to disk.  Returns
- * the bytes that came back. */
-PN_INTERNAL uint64_t pn_sched_park(pn_engine *e);
+/* Put the request aside that began last, of at least two that are worked on; its keys and values go to disk.  A slice until
+ * `deadline` (pn_os_now; 0: to the end), from the first of which on it waits.  True: it is not there yet.  *freed: more bytes
+ * that came back. */
+PN_INTERNAL bool pn_sched_park(pn_engine *e, double deadline, uint64_t *freed);
 
 /* Bytes that putting all but one aside would give, at most.  Bytes that the one put aside first wants back; 0: none is. */
 PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e);
 PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e);
 
-/* The one put aside first goes on, if there is memory for it.  idle_only: if nothing else is worked on.  False: nobody
- * went on. */
-PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only);
+/* The one put aside first comes back, if there is memory for it, or comes further: a slice.  idle_only: if nothing else is worked
+ * on, or it has begun to.  goes_on: pn_sched_park() will be called again, so that one which it has begun with is left.
+ * False: nobody did.  govern.returning says whether it has to go on. */
+PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only, bool goes_on, double deadline);
 
 /* Requests that are worked on, of the model with most; *n_ready: that could be. */
 PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready);
@@ -11950,6 +11985,39 @@ PN_INTERNAL pn_sched_left pn_sched_remove(pn_job *j);
 PN_INTERNAL void pn_sched_settle(pn_sched *q);
 
 #endif /* PN_SCHED_H */
+
+/* ---- Begin engine/pn_smaller.h ---- */
+/*
+ * pn_smaller.h - keys and values of sessions at rest become smaller, those that several share once for all of them.
+ *
+ *     A  [0][1][2][3][a][a]        taken: nobody works on A, B
+ *     B  [0][1][2][3][b][b][b]     1, 2 and 3 are theirs and the prefix cache's: that lets go of them, and of what is
+ *     C  [0][c][c]                 behind them; then each becomes one smaller page of both
+ *
+ * A page is shared by sessions that began alike, so it is the same entry of all their tables.  Nobody keeps a list of its
+ * holders: each of those that rest is counted at the page (pn_kv_rest), and if that makes all there are, nobody else can
+ * tell.  So a walk looks at each table a few times, whatever is shared, and a session that works, or whose type somebody
+ * chose, keeps what it holds as it is by being one holder too many.
+ *
+ * The prefix cache cannot keep a page smaller: a hit has the bits of a cold run.  It agrees where nothing hangs on it that
+ * stays, and lets go only of what is about to be converted and what follows that.
+ *
+ * Each session says in its next answer that some of its pages are smaller, for its own table does (pn_kv_smallest).
+ *
+ * Threads: the ladder's, between steps.  Locks: the model's, within it the cache's, a page at a time.
+ */
+#ifndef PN_SMALLER_H
+#define PN_SMALLER_H
+
+/* includes engine/pn_engine_int.h */
+
+/* Pages of all sessions of the model that rest, whose type nobody chose and is larger: at least `want` bytes if there are as
+ * many, no further page after `deadline` (pn_os_now), one in any case.  also_recent: the last two, too.  Returns what came
+ * back, exactly; _gain: what converting all would give back, pages alone. */
+PN_INTERNAL uint64_t pn_smaller_idle(pn_model *m, uint32_t type, bool also_recent, uint64_t want, double deadline);
+PN_INTERNAL uint64_t pn_smaller_idle_gain(pn_model *m, uint32_t type, bool also_recent);
+
+#endif /* PN_SMALLER_H */
 
 /* ---- Begin engine/pn_gate.h ---- */
 /*
@@ -12165,8 +12233,13 @@ PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp
 /*
  * pn_park.h - a running sequence steps aside: its keys and values, and its recurrent state, on disk, its memory back.
  *
- *     running ──park──> parked ──unpark──> running        between steps alone
- *                          └── drop ──> empty
+ *     running ──park──> away ───────> going ───────> there ──unpark──> back ───────> running
+ *        ^               │ pieces       │ pages                          │ pieces
+ *        └── stop ───────┘              └── stop ──> there <── stop ─────┘         drop, from anywhere: empty
+ *
+ * Disks take their time, and the thread that does this is the one that steps.  So each call does a slice, between steps:
+ * one unit, and others until a deadline.  A unit is a piece of the file, written (away) or read (back), or a page given
+ * back (going).  Nothing is given back before all is written; all memory is taken before anything is read.
  *
  * All pages go: those that are its own, the partly filled last one, and what it shares, since after a prompt nearly
  * everything is shared with the prefix cache and only without its holder can that give it up.  The reserve that the turn has
@@ -12176,7 +12249,8 @@ PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp
  * The file is in the session directory, without a name: whatever happens to the program, nothing is left.  What it
  * holds is known here, with a check sum for each page; nothing of the file is believed.
  *
- * A parked session has no pages, so nothing may compute in it, share from it or truncate it; freeing it is fine.
+ * From the first slice on nothing may compute in the session, share from it, convert its pages or truncate it; freeing it
+ * is fine.
  *
  * Threads: the session's owner; nobody else is in it (pn_session_enter).  The caller holds no lock.
  */
@@ -12185,13 +12259,21 @@ PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp
 
 /* includes engine/pn_engine_int.h */
 
-/* PN_E_UNSUPPORTED: no session directory, or a session that was opened whole.  On failure nothing has changed.
- * freed: bytes that came back, as the ledger shows them; may be NULL. */
-PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *err);
+typedef enum pn_park_stage { PN_PARK_NONE = 0, PN_PARK_AWAY, PN_PARK_GOING, PN_PARK_THERE, PN_PARK_BACK } pn_park_stage;
 
-/* PN_E_BUDGET, PN_E_NOMEM: there is no room, it stays parked.  PN_E_IO: the pages are lost; the session is empty, and
- * who worked on it has to fail. */
-PN_INTERNAL pn_status pn_session_unpark(pn_session *s, pn_err *err);
+PN_INTERNAL pn_park_stage pn_session_park_stage(const pn_session *s);
+
+/* A slice, until `deadline` (pn_os_now; 0: to the end), towards `there`; what was on its way back is given back at once.
+ * PN_E_UNSUPPORTED: no session directory, or a session that was opened whole.  On failure nothing has changed.
+ * freed: bytes that came back, as the ledger shows them, are added; may be NULL. */
+PN_INTERNAL pn_status pn_session_park(pn_session *s, double deadline, uint64_t *freed, pn_err *err);
+
+/* A slice in the other direction; what was not all written yet is where it was at once.  PN_E_BUDGET, PN_E_NOMEM: there
+ * is no room, it stays parked.  PN_E_IO: the pages are lost; the session is empty, and who worked on it has to fail. */
+PN_INTERNAL pn_status pn_session_unpark(pn_session *s, double deadline, pn_err *err);
+
+/* Nobody goes on with it: parked or not, whichever takes no disk. */
+PN_INTERNAL void pn_session_park_stop(pn_session *s);
 
 /* Give up what is on disk; the session is empty then.  Not parked: a no-op. */
 PN_INTERNAL void pn_session_park_drop(pn_session *s);
@@ -12250,7 +12332,7 @@ PN_INTERNAL pn_step pn_sched_step(pn_sched *q);
 /* ---- pn_sched.c ----------------------------------------------------------------------------- */
 
 /* fn for each scheduler that has no step open, entered, on the stepping thread; the sum of what it returns. */
-PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag);
+PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, void *user), void *user);
 /* With the lock held, and the job in no step. */
 PN_INTERNAL void pn_sched_hold_job(pn_job *j, int held);
 /* The job is over; the lock is not held. */
@@ -68170,8 +68252,9 @@ static bool ladder_apply(pn_ladder *l, uint32_t i, uint32_t resource, pn_ladder_
         s->unfinished = false;
         return false;
     }
-    s->unfinished = r->apply(r->user, resource, missing, deadline, &freed) == PN_RUNG_MORE;
-    s->empty = freed == 0;
+    s->unfinished = r->apply(r->user, resource, missing, deadline, &freed) != PN_RUNG_DONE;
+    s->empty = freed == 0 && !s->unfinished;
+    s->undoing = false;
     s->undone = false;
     s->in_force = r->undo != NULL;
     s->changed_at = l->applied_at[resource] = v->now;
@@ -68211,15 +68294,17 @@ static bool ladder_may_undo(const pn_ladder *l, uint32_t i, uint32_t resource, c
     return v->available >= clear && v->available - clear >= *retake;
 }
 
-static bool ladder_up(pn_ladder *l, uint32_t resource, pn_ladder_view *v, pn_ladder_change *out)
+static bool ladder_up(pn_ladder *l, uint32_t resource, pn_ladder_view *v, double deadline, pn_ladder_change *out)
 {
     for (uint32_t i = l->n; i-- > 0;) {
         pn_rung *r = &l->rung[i];
         pn_ladder_state *s = &l->state[i][resource];
-        uint64_t retake;
-        if (!ladder_may_undo(l, i, resource, v, &retake))
+        uint64_t retake = 0;            /* of a step that was begun it is taken */
+        if (s->undoing ? v->level >= r->level : !ladder_may_undo(l, i, resource, v, &retake))
             continue;
-        s->in_force = r->undo(r->user, resource) == PN_RUNG_MORE;
+        pn_rung_state is = r->undo(r->user, resource, deadline);
+        s->in_force = is != PN_RUNG_DONE;
+        s->undoing = is == PN_RUNG_SLICE;
         s->unfinished = false;
         s->undone = true;
         s->changed_at = v->now;
@@ -68231,9 +68316,18 @@ static bool ladder_up(pn_ladder *l, uint32_t resource, pn_ladder_view *v, pn_lad
     return false;
 }
 
+PN_INTERNAL bool pn_ladder_goes_on(const pn_ladder *l)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        for (uint32_t r = 0; r < PN_LADDER_RESOURCES; r++)
+            if (l->state[i][r].unfinished || l->state[i][r].undoing)
+                return true;
+    return false;
+}
+
 PN_INTERNAL bool pn_ladder_step(pn_ladder *l, uint32_t resource, pn_ladder_view *v, double deadline, pn_ladder_change *out)
 {
-    return ladder_down(l, resource, v, deadline, out) || ladder_up(l, resource, v, out);
+    return ladder_down(l, resource, v, deadline, out) || ladder_up(l, resource, v, deadline, out);
 }
 #endif
 
@@ -71649,8 +71743,13 @@ typedef struct kv_block {
     pn_kv_page page;            /* first: cast back */
     pn_mem *mem;
     uint64_t bytes;             /* of the block */
+    pn_kv_page *heir;           /* what takes its place: pn_kv_inherit */
+    uint32_t resting;           /* of the holders, those that agree or keep it (pn_kv_rest) */
     bool written;               /* or about to be: no mere promise any more */
+    bool tree, kept, counted;   /* a tree is among those; somebody keeps it; pn_kv_rest_gain has seen it */
 } kv_block;
+
+static kv_block *kv_block_of(const pn_kv_page *p) { return (kv_block *)(uintptr_t)p; }
 
 enum { KV_HEAD = PN_MEM_ALIGN };
 
@@ -71995,11 +72094,16 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
     *kv = (pn_kv){0};
 }
 
-/* Replace a common page by a copy of the sequence's own. */
-static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t i)
+/* Replace a common page by a copy of the sequence's own, of the same type: a smaller one has room in the page that was
+ * reserved. */
+static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t gi, uint32_t i)
 {
     pn_kv_page *p = kv_take(g);
-    memcpy(p->data, g->table[i]->data, (size_t)g->page_bytes);
+    const pn_kv_page *from = g->table[i];
+    memcpy(p->data, from->data, (size_t)pn_kv_page_bytes(&kv->spec->group[gi], from->k_type, from->v_type));
+    p->k_type = from->k_type;
+    p->v_type = from->v_type;
+    p->rotated = from->rotated;
     kv_drop(kv, g, i);
     g->table[i] = p;
 }
@@ -72014,7 +72118,7 @@ PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n)
         for (; g->oldest < keep; g->oldest++)
             kv_drop(kv, g, g->oldest);
         if (g->table[first] && g->table[first]->common)
-            kv_copy(kv, g, first);
+            kv_copy(kv, g, gi, first);
         for (uint32_t i = first; i <= (kv->length + n - 1) / PN_KV_PAGE_TOKENS; i++)
             if (!g->table[i])
                 g->table[i] = kv_take(g);
@@ -72154,6 +72258,12 @@ PN_INTERNAL void pn_kv_unload(pn_kv *kv)
     pn_state_unload(&kv->state);
 }
 
+PN_INTERNAL void pn_kv_unload_page(pn_kv *kv, uint32_t g, uint32_t i)
+{
+    kv_drop(kv, &kv->group[g], i);
+    kv_group_shrink(&kv->group[g], 0);
+}
+
 PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
 {
     pn_kv_group *g = &kv->group[gi];
@@ -72161,11 +72271,13 @@ PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint3
     pn_kv_page *p = kv_page_new(g->mem, pn_kv_page_bytes(&kv->spec->group[gi], type, type), type);
     if (!p)
         return NULL;
-    kv_write(p);
+    p->refs = 1;
     g->table[i] = p;
     g->n_pages++;
     return p;
 }
+
+PN_INTERNAL void pn_kv_filled(pn_kv *kv, uint32_t g, uint32_t i) { kv_write(kv->group[g].table[i]); }
 
 /* ------------------------------------------------------------------------------------------
  * Smaller pages
@@ -72178,6 +72290,10 @@ static void kv_convert_plane(const uint8_t *src, uint32_t from, uint8_t *dst, ui
 {
     const pn_cpu_kernels *k = pn_cpu_get();
     float x[KV_PIECE];
+    if (from == to && !rotation) {
+        memcpy(dst, src, pn_kv_elem_bytes(to, n));
+        return;
+    }
     for (size_t at = 0; at < n; at += KV_PIECE) {
         size_t m = PN_MIN((size_t)KV_PIECE, n - at);
         k->kv_decode(from, src + pn_kv_elem_bytes(from, at), x, m);
@@ -72200,31 +72316,55 @@ static void kv_convert(const pn_stream_group *g, const pn_kv_page *src, pn_kv_pa
     }
 }
 
-/* What converting page i of group gi would free, with so many holders; 0: it may not be. */
-static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type, uint32_t holders)
+/* Table entries from 1 on that may be looked at. */
+static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
+{
+    uint32_t n = kv_table_len(kv->length);
+    return also_recent ? n : n - PN_MIN(n, 2u);
+}
+
+/* What converting page i of group gi would free if nobody but kv had it; 0: it may not be. */
+static uint64_t kv_requant_own(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
 {
     const pn_stream_group *sg = &kv->spec->group[gi];
     const pn_kv_page *p = kv->group[gi].table[i];
     if (!kv->by_turn || kv->retired || sg->window || !pn_kv_type_fits(sg, type) || i == 0 || !p)
         return 0;
     /* One that is about to be copied already has its copy in the reserve. */
-    if (p->common && (p->refs > holders || i == kv->length / PN_KV_PAGE_TOKENS))
+    if (p->common && i == kv->length / PN_KV_PAGE_TOKENS)
         return 0;
-    uint64_t now = pn_kv_page_bytes(sg, p->k_type, p->v_type), then = pn_kv_page_bytes(sg, type, type);
-    return now > then ? now - then : 0;
+    uint64_t now = kv_block_of(p)->bytes - KV_HEAD, then = pn_kv_page_bytes(sg, type, type);
+    return now > then && pn_kv_elem_bytes(p->k_type, 32) >= pn_kv_elem_bytes(type, 32) ? now - then : 0;
+}
+
+/* And as it is: all that have it rest and agree. */
+static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    uint64_t frees = kv_requant_own(kv, gi, i, type);
+    const kv_block *b = frees ? kv_block_of(kv->group[gi].table[i]) : NULL;
+    return b && b->page.common && b->page.refs > 1 && (b->page.refs != b->resting || b->kept) ? 0 : frees;
 }
 
 PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
 {
     const pn_stream_group *sg = &kv->spec->group[gi];
     pn_kv_group *g = &kv->group[gi];
-    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type, 1) : 0;
+    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type) : 0;
     pn_kv_page *old = g->table[i], *p = frees ? kv_page_new(g->mem, pn_kv_page_bytes(sg, type, type), type) : NULL;
     if (!p)
         return 0;
     kv_convert(sg, old, p, PN_MIN((size_t)PN_KV_PAGE_TOKENS, kv->length - (size_t)i * PN_KV_PAGE_TOKENS));
     kv_write(p);
     p->last_use = old->last_use;
+    if (old->common && old->refs > 1) {
+        kv_block *b = kv_block_of(p);
+        pn_mem_move(b->mem, PN_ACCT_KV, PN_ACCT_PREFIX, (size_t)b->bytes);
+        p->common = 1;
+        p->refs = b->resting = old->refs;
+        kv_block_of(old)->heir = p;
+        pn_kv_inherit(kv, gi, i);
+        return frees;
+    }
     g->table[i] = p;
     if (old->common) {
         pn_kv_release(old);
@@ -72235,25 +72375,13 @@ PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t 
     return frees;
 }
 
-/* Table entries from 1 on that may be looked at. */
-static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
-{
-    uint32_t n = kv_table_len(kv->length);
-    return also_recent ? n : n - PN_MIN(n, 2u);
-}
-
-PN_INTERNAL uint64_t pn_kv_requant_gain_without(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t from, uint32_t to)
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
         for (uint32_t g = 0; g < kv->spec->n_groups; g++)
-            bytes += kv_requant_frees(kv, g, i, type, i >= from && i < to ? 2 : 1);
+            bytes += kv_requant_frees(kv, g, i, type);
     return bytes;
-}
-
-PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
-{
-    return pn_kv_requant_gain_without(kv, type, also_recent, 0, 0);
 }
 
 PN_INTERNAL bool pn_kv_requant_pays(const pn_kv *kv, uint32_t type)
@@ -72300,6 +72428,78 @@ PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv)
         }
     return type;
 }
+
+/* ------------------------------------------------------------------------------------------
+ * Smaller pages of several sequences
+ * ------------------------------------------------------------------------------------------ */
+
+static void kv_rest_clear(kv_block *b)
+{
+    b->resting = 0;
+    b->tree = b->kept = b->counted = false;
+}
+
+PN_INTERNAL void pn_kv_rest(pn_kv *kv, uint32_t type, bool also_recent)
+{
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = kv->group[g].oldest; i < kv_table_len(kv->length); i++) {
+            pn_kv_page *p = kv->group[g].table[i];
+            if (!p || !p->common)
+                continue;
+            kv_block_of(p)->resting++;
+            kv_block_of(p)->kept |= i >= kv_requant_end(kv, also_recent) || !kv_requant_own(kv, g, i, type);
+        }
+}
+
+PN_INTERNAL void pn_kv_rest_over(pn_kv *kv)
+{
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = kv->group[g].oldest; i < kv_table_len(kv->length); i++)
+            if (kv->group[g].table[i])
+                kv_rest_clear(kv_block_of(kv->group[g].table[i]));
+}
+
+PN_INTERNAL bool pn_kv_requant_next(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t *g, uint32_t *i)
+{
+    for (*i = PN_MAX(*i, 1u); *i < kv_requant_end(kv, also_recent); ++*i, *g = 0)
+        for (; *g < kv->spec->n_groups; ++*g)
+            if (kv_requant_frees(kv, *g, *i, type))
+                return true;
+    return false;
+}
+
+PN_INTERNAL void pn_kv_inherit(pn_kv *kv, uint32_t g, uint32_t i)
+{
+    pn_kv_page *p = i < kv->group[g].n_table ? kv->group[g].table[i] : NULL;
+    if (!p || !kv_block_of(p)->heir)
+        return;
+    kv->group[g].table[i] = kv_block_of(p)->heir;
+    pn_kv_release(p);
+}
+
+PN_INTERNAL uint64_t pn_kv_rest_gain(pn_kv *kv, uint32_t type, bool also_recent)
+{
+    uint64_t bytes = 0;
+    for (uint32_t g = 0, i = 1; pn_kv_requant_next(kv, type, also_recent, &g, &i); g++) {
+        kv_block *b = kv_block_of(kv->group[g].table[i]);
+        bytes += b->counted ? 0 : kv_requant_frees(kv, g, i, type);
+        b->counted = true;
+    }
+    return bytes;
+}
+
+PN_INTERNAL uint32_t pn_kv_resting(const pn_kv_page *p) { return kv_block_of(p)->resting; }
+
+PN_INTERNAL void pn_kv_note_tree(pn_kv_page *p, bool agrees)
+{
+    kv_block *b = kv_block_of(p);
+    if (b->tree == agrees)
+        return;
+    b->tree = agrees;
+    b->resting += agrees ? 1u : UINT32_MAX;
+}
+
+PN_INTERNAL bool pn_kv_is_tree(const pn_kv_page *p) { return kv_block_of(p)->tree; }
 #endif
 
 /* ---- Begin store/pn_prefix.c ---- */
@@ -72326,6 +72526,8 @@ struct pn_prefix_node {
     uint32_t heap_at;                   /* place in the heap, if a leaf */
     uint64_t name[2];                   /* for the store below */
     bool covered;                       /* pn_prefix_thin's: a node behind it has a snapshot */
+    bool goes;                          /* pn_prefix_rest's: it could, and so many of its children */
+    uint32_t n_going;
     pn_token tokens[PREFIX_PAGE];
     pn_kv_page *pages[];                /* [n_groups of the space]; NULL: a window had passed */
 };
@@ -73028,46 +73230,72 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 }
 
 /* ------------------------------------------------------------------------------------------
- * With a store below
+ * Letting go of what sequences hold that rest
  * ------------------------------------------------------------------------------------------ */
 
-static bool prefix_is_of(const pn_prefix_node *n, uint32_t g, const pn_kv *kv) { return n->pages[g] && kv->group[g].table[n->depth - 1] == n->pages[g]; }
-
-/* Nobody but kv has pages of the node beside it, and kv has some. */
-static bool prefix_is_only(const pn_prefix *c, const pn_prefix_node *n, const pn_kv *kv)
+/* Nobody but sequences that rest holds pages of the node beside the cache, and they hold some. */
+static bool prefix_rests(const pn_prefix *c, const pn_prefix_node *n)
 {
-    bool some = false;
+    uint32_t some = 0;
     for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++) {
-        bool its = prefix_is_of(n, g, kv);
-        if (n->pages[g] && n->pages[g]->refs != 1u + its)
+        uint32_t resting = n->pages[g] ? pn_kv_resting(n->pages[g]) : 0;
+        if (n->pages[g] && n->pages[g]->refs != 1 + resting)
             return false;
-        some = some || its;
+        some += resting;
     }
     return some && !n->pins;
 }
 
-PN_INTERNAL uint32_t pn_prefix_only(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t *to)
+static void prefix_agree(pn_prefix *c, pn_prefix_node *n, bool agrees)
 {
-    uint32_t from = *to = prefix_walk(c, k);
-    PN_ASSERT(k->n <= kv->length);
-    while (from > 1 && c->way[from - 1]->n_children == (from < *to) && prefix_is_only(c, c->way[from - 1], kv))
-        from--;
-    return from;
+    n->goes = agrees;
+    for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
+        if (n->pages[g])
+            pn_kv_note_tree(n->pages[g], agrees);
 }
 
-PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t from)
+/* From the deepest node up, until one stays: its other children may agree later, and then the way goes on from there. */
+PN_INTERNAL void pn_prefix_rest(pn_prefix *c, const pn_prefix_key *k)
+{
+    for (uint32_t i = prefix_walk(c, k); i > 1; i--) {
+        pn_prefix_node *n = c->way[i - 1];
+        if (n->goes || n->n_children != n->n_going || !prefix_rests(c, n))
+            return;
+        prefix_agree(c, n, true);
+        n->parent->n_going++;
+    }
+}
+
+PN_INTERNAL void pn_prefix_rest_over(pn_prefix *c, const pn_prefix_key *k)
+{
+    for (uint32_t i = prefix_walk(c, k); i > 0; i--) {
+        c->way[i - 1]->n_going = 0;
+        if (c->way[i - 1]->goes)
+            prefix_agree(c, c->way[i - 1], false);
+    }
+}
+
+PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, uint32_t depth)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = prefix_walk(c, k); i > from; i--) {
+    for (uint32_t i = prefix_walk(c, k); i > depth; i--) {
         pn_prefix_node *n = c->way[i - 1];
+        if (!n->goes || n->n_children || n->pins)
+            break;
         bytes += prefix_node_bytes(c, n) - (prefix_state_held(c, n) ? prefix_state_bytes(c, n->space) : 0);
         for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
-            bytes -= prefix_is_of(n, g, kv) ? pn_kv_page_cost(kv->spec, g, kv->type) : 0;
+            bytes -= n->pages[g] && n->pages[g]->refs > 1 ? pn_kv_page_cost(c->spaces[n->space].spec, g, c->spaces[n->space].type) : 0;
+        prefix_agree(c, n, false);
+        n->parent->n_going--;
         prefix_heap_remove(c, n);
         prefix_remove_leaf(c, n);
     }
     return bytes;
 }
+
+/* ------------------------------------------------------------------------------------------
+ * With a store below
+ * ------------------------------------------------------------------------------------------ */
 
 PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefix_see see, void *user)
 {
@@ -75737,7 +75965,8 @@ PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 /* includes base/pn_os.h */
 
 static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
-static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
+static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3; */
+static const double govern_share = 0.2;         /* where that is between each two, this much of them at most */
 static const double govern_disk = 500e6;        /* bytes a second: what refaults are measured by until a disk has been */
 static const double govern_hint = 5;
 static const double govern_rest = 5;            /* seconds without work before the gate is looked at, */
@@ -76029,17 +76258,18 @@ static void govern_show(pn_governor *g)
     pn_mutex_unlock(&g->lock);
 }
 
-static void govern_move(pn_engine *e, uint32_t resource, double now)
+static void govern_move(pn_engine *e, uint32_t resource, double now, double until)
 {
     pn_governor *g = &e->govern;
     pn_ladder_view v = govern_view(e, resource, now);
     pn_ladder_change c;
-    double until = pn_os_now() + govern_slice;
     while (pn_os_now() < until && pn_ladder_step(&g->ladder, resource, &v, until, &c)) {
         pn_mem_event ev = {.kind = PN_MEM_RUNG, .resource = resource, .rank = c.rung->rank, .undone = c.undone, .bytes = c.freed};
+        const pn_ladder_state *is = pn_ladder_find(&g->ladder, c.rung->rank, resource);
         snprintf(ev.what, sizeof ev.what, "%s", c.rung->name);
         govern_show(g);
-        pn_govern_event(e, &ev);
+        if (c.freed || !(is->unfinished || is->undoing))        /* a slice that only prepared something is no news */
+            pn_govern_event(e, &ev);
     }
 }
 
@@ -76054,14 +76284,18 @@ static bool govern_enter(pn_governor *g, bool enter)
     return ok;
 }
 
-static void govern_climb(pn_engine *e, double now)
+/* share: of the time since the last slice, at most. */
+static void govern_climb(pn_engine *e, double now, double share)
 {
     pn_governor *g = &e->govern;
     if (!govern_enter(g, true))
         return;
+    double slice = PN_MIN(govern_slice, share * (pn_os_now() - g->climbed));
     for (uint32_t r = 0; r < g->n; r++)
         if (govern_has(e, r))
-            govern_move(e, r, now);
+            govern_move(e, r, now, pn_os_now() + slice);
+    g->climbed = pn_os_now();
+    atomic_store(&g->goes_on, pn_ladder_goes_on(&g->ladder));
     govern_enter(g, false);
 }
 
@@ -76074,6 +76308,23 @@ static void govern_refill(pn_engine *e)
     pn_mutex_unlock(&e->models_lock);
 }
 
+/* With nobody left at work the first of those put aside comes back.  share: as above.  Whom it tells may want the ladder. */
+static void govern_resume(pn_engine *e, double share)
+{
+    pn_governor *g = &e->govern;
+    if (!govern_enter(g, true))
+        return;
+    double now = pn_os_now(), until = now + PN_MIN(govern_slice, share * (now - g->climbed));
+    const pn_ladder_state *aside = pn_ladder_find(&g->ladder, PN_RUNG_ASIDE, 0);
+    bool goes_on = aside && aside->unfinished;
+    govern_enter(g, false);
+    (void)pn_sched_resume(e, true, goes_on, until);
+    if (govern_enter(g, true)) {
+        g->climbed = pn_os_now();
+        govern_enter(g, false);
+    }
+}
+
 PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
 {
     pn_governor *g = &e->govern;
@@ -76081,12 +76332,17 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
     pn_mutex_lock(&g->lock);
     bool due = now >= g->due;
     pn_mutex_unlock(&g->lock);
-    if (!due)
+    if (!due) {
+        if (atomic_load(&g->goes_on))
+            govern_climb(e, now, govern_share);
+        if (atomic_load(&g->returning))
+            govern_resume(e, active ? govern_share : 1e9);
         return;
+    }
     govern_look(e, now, active);
-    govern_climb(e, now);
+    govern_climb(e, now, 1e9);
     govern_refill(e);
-    (void)pn_sched_resume(e, true);             /* with nobody left at work the first of those put aside goes on */
+    govern_resume(e, 1e9);
 }
 
 PN_INTERNAL void pn_govern_glance(pn_engine *e)
@@ -76116,6 +76372,10 @@ PN_INTERNAL double pn_govern_wait(pn_engine *e)
     pn_mutex_lock(&g->lock);
     double wait = g->due - govern_now(g);
     pn_mutex_unlock(&g->lock);
+    if (atomic_load(&g->goes_on))
+        wait = PN_MIN(wait, govern_slice / govern_share);
+    if (atomic_load(&g->returning))
+        wait = 0.001;           /* others may be stepping */
     return e->n_models || atomic_load(&g->worst) ? PN_MAX(wait, 0.0) : -1;
 }
 
@@ -76270,7 +76530,7 @@ PN_API void pn_mem_poll(pn_engine *e)
 {
     double now = govern_now(&e->govern);
     govern_look(e, now, true);
-    govern_climb(e, now);
+    govern_climb(e, now, 1e9);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -76401,9 +76661,10 @@ static pn_rung_state rung_prefix_apply(void *user, uint32_t resource, uint64_t w
     return *freed < want && rung_prefix_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_prefix_undo(void *user, uint32_t resource)
+static pn_rung_state rung_prefix_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         atomic_store(&die->cache.held, false);
     return PN_RUNG_DONE;
@@ -76427,9 +76688,10 @@ static pn_rung_state rung_states_apply(void *user, uint32_t resource, uint64_t w
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_states_undo(void *user, uint32_t resource)
+static pn_rung_state rung_states_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         pn_cache_few_states(die, false);
     return PN_RUNG_DONE;
@@ -76468,10 +76730,11 @@ static pn_rung_state rung_slots_apply(void *user, uint32_t resource, uint64_t wa
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_slots_undo(void *user, uint32_t resource)
+static pn_rung_state rung_slots_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
         uint32_t ready, slots = atomic_load(&die->slots);
         if (slots == UINT32_MAX)
@@ -76555,21 +76818,23 @@ static uint64_t rung_rows_widen(pn_die *die)
     return atomic_load(&die->max_rows) != UINT32_MAX;
 }
 
-static pn_rung_state rung_rows_undo(void *user, uint32_t resource)
+static pn_rung_state rung_rows_undo(void *user, uint32_t resource, double deadline)
 {
+    (void)deadline;
     return rungs_sum(user, resource, rung_rows_widen) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
 /* ------------------------------------------------------------------------------------------
- * 15  one at a time: the others stand aside, newest first, their keys and values on disk; they go on oldest first
+ * 15  one at a time: the others stand aside, newest first, their keys and values on disk; they go on oldest first.
+ *     The last slices of one that comes back are the governor's: it has its memory, whatever becomes of the level
  * ------------------------------------------------------------------------------------------ */
 
 static uint64_t rung_aside_gain(void *user, uint32_t resource) { return resource ? 0 : pn_sched_parkable(user); }
 
 static pn_rung_state rung_aside_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)deadline;
-    *freed = pn_sched_park(user);
+    if (pn_sched_park(user, deadline, freed))
+        return PN_RUNG_SLICE;
     return *freed && *freed < want && rung_aside_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
@@ -76579,10 +76844,10 @@ static uint64_t rung_aside_retake(void *user, uint32_t resource)
     return pn_sched_parked(user);
 }
 
-static pn_rung_state rung_aside_undo(void *user, uint32_t resource)
+static pn_rung_state rung_aside_undo(void *user, uint32_t resource, double deadline)
 {
     (void)resource;
-    (void)pn_sched_resume(user, false);
+    (void)pn_sched_resume(user, false, false, deadline);
     return pn_sched_parked(user) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
@@ -76613,7 +76878,7 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
     };
     const pn_rung disk[] = {
         {.rank = 9, .name = "cold", .level = PN_LEVEL_TIGHT, .gain = pn_tier_gain, .apply = pn_tier_apply},
-        {.rank = 15, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_aside_gain, .apply = rung_aside_apply, .retake = rung_aside_retake,
+        {.rank = PN_RUNG_ASIDE, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_aside_gain, .apply = rung_aside_apply, .retake = rung_aside_retake,
          .undo = rung_aside_undo},
     };
     pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));
@@ -76621,6 +76886,121 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
         pn_rungs_register(e, disk, PN_COUNT_OF(disk));
     pn_rungs_add_kv(e);
     pn_rungs_add_weights(e);
+}
+#endif
+
+/* ---- Begin engine/pn_smaller.c ---- */
+#ifndef PN_DROP_ENGINE_PN_SMALLER_C
+#define PN_DROP_ENGINE_PN_SMALLER_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_smaller.h */
+
+/* includes engine/pn_cache.h */
+
+/* Sessions of a model that rest and permit it; with the model's lock held, so the list stays as it is. */
+typedef struct smaller_walk {
+    pn_model *m;
+    uint32_t type;
+    bool also_recent;
+} smaller_walk;
+
+/* Those that were taken: nobody else takes any. */
+static bool smaller_has(const smaller_walk *w, const pn_session *s)
+{
+    return atomic_load(&s->users) == SESSION_TAKEN && s->auto_type && s->kv.by_turn &&
+           pn_kv_bytes_per_token(&w->m->desc.state, w->type) < pn_kv_bytes_per_token(&w->m->desc.state, s->kv_type);
+}
+
+static pn_session *smaller_next(const smaller_walk *w, pn_session *s)
+{
+    for (s = s ? s->next : w->m->sessions; s && !smaller_has(w, s);)
+        s = s->next;
+    return s;
+}
+
+/* All that rest are taken, and what they hold knows it. */
+static void smaller_begin(const smaller_walk *w)
+{
+    pn_mutex *pages = &w->m->dies[0]->cache.lock;
+    for (pn_session *s = w->m->sessions; s; s = s->next)
+        (void)pn_session_try_take(s);
+    pn_mutex_lock(pages);
+    for (pn_session *s = NULL; (s = smaller_next(w, s)) != NULL;)
+        pn_kv_rest(&s->kv, w->type, w->also_recent);
+    for (pn_session *s = NULL; (s = smaller_next(w, s)) != NULL;)
+        pn_cache_rest(s);
+    pn_mutex_unlock(pages);
+}
+
+static void smaller_end(const smaller_walk *w)
+{
+    pn_mutex *pages = &w->m->dies[0]->cache.lock;
+    pn_mutex_lock(pages);
+    for (pn_session *s = NULL; (s = smaller_next(w, s)) != NULL;) {
+        pn_cache_rest_over(s);
+        pn_kv_rest_over(&s->kv);
+    }
+    pn_mutex_unlock(pages);
+    for (pn_session *s = w->m->sessions; s; s = s->next)
+        if (atomic_load(&s->users) == SESSION_TAKEN)
+            pn_session_untake(s);
+}
+
+/* With the pages' lock held: the next page of s that may be, from *g, *i on, for all who have it.  Where the cache has come to
+ * need it meanwhile, it is left.  0: there is none. */
+static uint64_t smaller_page(const smaller_walk *w, pn_session *s, uint32_t *g, uint32_t *i)
+{
+    uint64_t bytes = 0, freed = 0;
+    for (; !freed && pn_kv_requant_next(&s->kv, w->type, w->also_recent, g, i); ++*g) {
+        const pn_kv_page *p = s->kv.group[*g].table[*i];
+        bool tree = p->common && pn_kv_is_tree(p), common = p->common;
+        for (pn_session *t = NULL; tree && (t = smaller_next(w, t)) != NULL;)
+            bytes += *i < t->kv.group[*g].n_table && t->kv.group[*g].table[*i] == p ? pn_cache_let_go(t, *i) : 0;
+        if (tree && pn_kv_is_tree(p))
+            continue;
+        freed = pn_kv_requant(&s->kv, *g, *i, w->type);
+        for (pn_session *t = NULL; common && freed && (t = smaller_next(w, t)) != NULL;)
+            pn_kv_inherit(&t->kv, *g, *i);
+    }
+    return bytes + freed;
+}
+
+PN_INTERNAL uint64_t pn_smaller_idle(pn_model *m, uint32_t type, bool also_recent, uint64_t want, double deadline)
+{
+    const smaller_walk w = {m, type, also_recent};
+    pn_mutex *pages = &m->dies[0]->cache.lock;
+    uint64_t bytes = 0;
+    pn_mutex_lock(&m->lock);
+    smaller_begin(&w);
+    for (pn_session *s = NULL; (!bytes || (bytes < want && pn_os_now() < deadline)) && (s = smaller_next(&w, s)) != NULL;) {
+        uint32_t g = 0, i = 0;
+        uint64_t freed;
+        do {                    /* the lock is others', too */
+            pn_mutex_lock(pages);
+            freed = smaller_page(&w, s, &g, &i);
+            pn_mutex_unlock(pages);
+            bytes += freed;
+        } while (freed && bytes < want && pn_os_now() < deadline);
+    }
+    smaller_end(&w);
+    pn_mutex_unlock(&m->lock);
+    return bytes;
+}
+
+PN_INTERNAL uint64_t pn_smaller_idle_gain(pn_model *m, uint32_t type, bool also_recent)
+{
+    const smaller_walk w = {m, type, also_recent};
+    pn_mutex *pages = &m->dies[0]->cache.lock;
+    uint64_t bytes = 0;
+    pn_mutex_lock(&m->lock);
+    smaller_begin(&w);
+    pn_mutex_lock(pages);
+    for (pn_session *s = NULL; (s = smaller_next(&w, s)) != NULL;)
+        bytes += pn_kv_rest_gain(&s->kv, type, also_recent);
+    pn_mutex_unlock(pages);
+    smaller_end(&w);
+    pn_mutex_unlock(&m->lock);
+    return bytes;
 }
 #endif
 
@@ -76643,6 +77023,7 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
 /* includes engine/pn_gate.h */
 /* includes engine/pn_rungs.h */
 /* includes engine/pn_sched.h */
+/* includes engine/pn_smaller.h */
 
 #include <stdio.h>
 
@@ -76706,10 +77087,11 @@ static pn_rung_state rung_new_apply(void *user, uint32_t resource, uint64_t want
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_new_undo(void *user, uint32_t resource)
+static pn_rung_state rung_new_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         if (atomic_load(&die->kv_step) && atomic_fetch_sub(&die->kv_step, 1u) > 1)
             more = PN_RUNG_MORE;
@@ -76744,42 +77126,40 @@ static uint32_t rung_walk_type(const rung_walk *w, pn_model *m)
     return pn_rungs_kv_type(m, w->smallest ? (uint32_t)RUNG_KV_STEPS : PN_MAX(1u, step));
 }
 
-/* True: it was made smaller.  What somebody chose a type for keeps it. */
-static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type, bool idle)
-{
-    if (!s->auto_type || rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
-        return false;
-    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, idle, w->deadline > 0 ? w->deadline : pn_os_now() + 0.01)
-                            : pn_session_requant_gain(s, type, w->smallest, idle);
-    w->bytes += n;
-    return w->convert && n > 0;
-}
+static double rung_walk_until(const rung_walk *w) { return w->deadline > 0 ? w->deadline : pn_os_now() + 0.01; }
 
 static void rung_walk_idle(pn_engine *e, rung_walk *w)
 {
     pn_mutex_lock(&e->models_lock);
     for (pn_model *m = e->models; m; m = m->next) {
-        if (!m->n_dies || !rung_walk_on(w, m))
+        if (!m->n_dies || !rung_walk_on(w, m) || rung_walk_over(w))
             continue;
         uint32_t type = rung_walk_type(w, m);
-        pn_mutex_lock(&m->lock);
-        for (pn_session *s = m->sessions; s; s = s->next)
-            if (pn_session_try_take(s)) {
-                (void)rung_walk_session(w, s, type, true);
-                pn_session_untake(s);
-            }
-        pn_mutex_unlock(&m->lock);
+        w->bytes += w->convert ? pn_smaller_idle(m, type, w->smallest, w->want - w->bytes, rung_walk_until(w)) : pn_smaller_idle_gain(m, type, w->smallest);
     }
     pn_mutex_unlock(&e->models_lock);
 }
 
-/* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too. */
+/* True: it was made smaller.  What somebody chose a type for keeps it. */
+static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type)
+{
+    if (!s->auto_type || rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
+        return false;
+    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, rung_walk_until(w)) : pn_session_requant_gain(s, type, w->smallest);
+    w->bytes += n;
+    return w->convert && n > 0;
+}
+
+/* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too.  One that is put aside is left: its
+ * pages are being moved. */
 static void rung_walk_job(void *user, pn_job *j)
 {
     rung_walk *w = user;
     pn_model *m = j->s->model;
+    if (j->s->parked)
+        return;
     uint32_t type = rung_walk_on(w, m) ? rung_walk_type(w, m) : j->s->kv_type;
-    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type, false))
+    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type))
         j->gen.r.kv_degraded = 1;
 }
 
@@ -77025,9 +77405,9 @@ static uint64_t rung_experts_grow(pn_model *m, uint64_t want)
     return missing ? rung_experts_to(m, rung_info(m).expert_bytes + missing) : 0;
 }
 
-static pn_rung_state rung_experts_undo(void *user, uint32_t resource)
+static pn_rung_state rung_experts_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource;
+    (void)resource, (void)deadline;
     (void)rung_models(user, rung_experts_grow, UINT64_MAX);
     return rung_models(user, rung_experts_missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
@@ -77171,9 +77551,9 @@ static uint64_t rung_weights_grow(pn_model *m, uint64_t want)
     return 0;
 }
 
-static pn_rung_state rung_weights_undo(void *user, uint32_t resource)
+static pn_rung_state rung_weights_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource;
+    (void)resource, (void)deadline;
     (void)rung_models(user, rung_weights_grow, UINT64_MAX);
     return rung_models(user, rung_weights_missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
@@ -77293,11 +77673,20 @@ static bool admit_alone(const pn_session *s) { return atomic_load(&s->model->eng
 
 typedef enum admit_when { ADMIT_NOW, ADMIT_ALONE, ADMIT_UNPRESSURED } admit_when;
 
+/* Of these bytes, a part's share of something each: those of a place. */
+static uint64_t admit_share(const pn_model *m, admit_place at, const uint64_t part[PN_MAX_PARTS])
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        sum += !at.die || at.die == m->dies[i] ? part[i] : 0;
+    return sum;
+}
+
 /* What a turn of this session may count on beside what there is room for. */
-static uint64_t admit_floor_bytes(const pn_session *s)
+static uint64_t admit_floor_bytes(const pn_session *s, admit_place at)
 {
     const pn_model *m = s->model;
-    return m->floor ? m->floor_bytes : m->floor_used && !s->on_floor ? 0 : m->floor_owed;
+    return m->floor_used && !s->on_floor ? 0 : admit_share(m, at, m->floor_kept ? m->floor_part : m->floor_owed);
 }
 
 /* Bytes of a place: with the caches gone; with everybody else gone as well; with the rest of the machine gone, too. */
@@ -77311,8 +77700,8 @@ static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when
     now = pn_sub_sat(now, slack);
     alone = pn_sub_sat(alone, slack);
     switch (when) {
-    case ADMIT_NOW: return now + admit_droppable(m, at) + admit_floor_bytes(s);
-    case ADMIT_ALONE: return m->floor_bytes + (at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone);
+    case ADMIT_NOW: return now + admit_droppable(m, at) + admit_floor_bytes(s, at);
+    case ADMIT_ALONE: return at.die ? pn_sub_sat(alone, admit_share(m, at, m->uploaded) + at.die->work_bytes) : alone + m->floor_bytes;
     case ADMIT_UNPRESSURED: break;
     }
     return at.die ? admit_bytes(s, at, ADMIT_ALONE) : pn_govern_room_unpressured(m->engine);
@@ -77404,39 +77793,65 @@ PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)
 
 enum { FLOOR_LEAST = 512, FLOOR_SHARE = 8 };     /* tokens; of what there is room for, where that is more */
 
-/* Pages and recurrent state of one turn. */
-static uint64_t floor_need(const pn_model *m, uint32_t tokens)
+/* Pages and recurrent state of one turn, on the dies whose layers they are. */
+static pn_need floor_need(const pn_model *m, uint32_t tokens)
 {
-    uint64_t bytes = pn_state_turn_bytes(m->desc.state.slot_bytes), pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
-    for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
-        bytes += pages * pn_kv_page_cost(&m->desc.state, g, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16);
-    return bytes;
+    const pn_state_spec *spec = &m->desc.state;
+    uint64_t pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
+    pn_need need = {0};
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        need.die[spec->group[g].part] += pages * pn_kv_page_cost(spec, g, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        need.all += need.die[i] += pn_state_turn_part(spec, i);
+    return need;
 }
 
 /* What of it is not there: the turn that runs on it did not need it, or nobody has filled it again yet.  It is kept from
- * everybody else.  Under the lock. */
-static void floor_owe(pn_model *m, uint64_t bytes)
+ * everybody else.  NULL: none.  Under the lock. */
+static void floor_owe(pn_model *m, const uint64_t owed[PN_MAX_PARTS])
 {
-    uint64_t more = bytes - m->floor_owed;      /* or less: it wraps */
-    atomic_fetch_sub(&m->engine->floor_bytes, more);
-    if (!m->dies[0]->simulated)
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        uint64_t more = (owed ? owed[i] : 0) - m->floor_owed[i];    /* or less: it wraps */
+        atomic_fetch_sub(&m->engine->floor_bytes, more);
         atomic_fetch_add(&m->engine->floor_owed, more);
-    m->floor_owed = bytes;
-}
-
-/* Touched: a promise that the system has not kept yet is none. */
-static bool floor_take(pn_model *m)
-{
-    m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_FLOOR, (size_t)m->floor_bytes) : NULL;
-    if (m->floor)
-        memset(m->floor, 0, (size_t)m->floor_bytes);
-    return m->floor != NULL;
+        atomic_fetch_add(&m->dies[i]->floor_owed, more);
+        m->floor_owed[i] += more;
+    }
 }
 
 static void floor_give(pn_model *m)
 {
-    pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_FLOOR, m->floor, (size_t)m->floor_bytes);
-    m->floor = NULL;
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        pn_mem_free(pn_die_mem(m->dies[i]), PN_ACCT_FLOOR, m->floor[i], (size_t)m->floor_part[i]);
+        m->floor[i] = NULL;
+    }
+    m->floor_kept = false;
+}
+
+/* All of it or nothing.  Touched: a promise that the system has not kept yet is none. */
+static bool floor_take(pn_model *m)
+{
+    m->floor_kept = true;
+    for (uint32_t i = 0; i < m->n_dies && m->floor_kept; i++) {
+        if (!m->floor_part[i])
+            continue;
+        m->floor[i] = m->floor_part[i] <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[i]), PN_ACCT_FLOOR, (size_t)m->floor_part[i]) : NULL;
+        m->floor_kept = m->floor[i] != NULL;
+        if (m->floor_kept)
+            memset(m->floor[i], 0, (size_t)m->floor_part[i]);
+    }
+    if (!m->floor_kept)
+        floor_give(m);
+    return m->floor_kept;
+}
+
+/* A small share of what there is, everywhere. */
+static bool floor_is_modest(const pn_model *m, const pn_need *need)
+{
+    bool ok = need->all <= pn_govern_room(m->engine, 0, false) / FLOOR_SHARE;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        ok = ok && need->die[i] <= pn_die_free_bytes(m->dies[i]) / FLOOR_SHARE;
+    return ok;
 }
 
 PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
@@ -77445,15 +77860,16 @@ PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
     pn_lack lack;
     pn_mutex_lock(&e->admit_lock);
     for (m->floor_tokens = PN_MAX(PN_MIN(tokens, m->desc.n_ctx_train), 1u);; m->floor_tokens /= 2) {
-        const pn_need need = {.all = floor_need(m, m->floor_tokens), .die = {floor_need(m, m->floor_tokens)}};
+        const pn_need need = floor_need(m, m->floor_tokens);
         bool last = m->floor_tokens / 2 < FLOOR_LEAST;
         m->floor_bytes = need.all;
-        if (!last && need.all > pn_model_available(m) / FLOOR_SHARE)
+        memcpy(m->floor_part, need.die, sizeof m->floor_part);
+        if (!last && !floor_is_modest(m, &need))
             continue;
         if ((pn_model_room(m, true, &need, &need, &lack) && floor_take(m)) || last)
             break;
     }
-    bool ok = m->floor != NULL;
+    bool ok = m->floor_kept;
     if (!ok)
         m->floor_bytes = 0;
     atomic_fetch_add(&e->floor_bytes, m->floor_bytes);
@@ -77464,10 +77880,10 @@ PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
 
 PN_INTERNAL void pn_floor_close(pn_model *m)
 {
-    if (m->floor)
+    if (m->floor_kept)
         floor_give(m);
     if (m->floor_bytes)
-        floor_owe(m, 0);
+        floor_owe(m, NULL);
     atomic_fetch_sub(&m->engine->floor_bytes, m->floor_bytes);
     m->floor_bytes = 0;
 }
@@ -77475,13 +77891,14 @@ PN_INTERNAL void pn_floor_close(pn_model *m)
 /* Not from what others have been promised since: they write it, and both is more than there is. */
 PN_INTERNAL void pn_floor_refill(pn_model *m)
 {
-    const pn_need need = {.all = m->floor_bytes, .die = {m->floor_bytes}};
     pn_lack lack;
     pn_mutex_lock(&m->engine->admit_lock);
-    if (m->floor_bytes && !m->floor && !m->floor_used) {
-        floor_owe(m, 0);
+    if (m->floor_bytes && !m->floor_kept && !m->floor_used) {
+        pn_need need = {.all = m->floor_bytes};
+        memcpy(need.die, m->floor_part, sizeof need.die);
+        floor_owe(m, NULL);
         if (!pn_model_room(m, true, &need, &need, &lack) || !floor_take(m))
-            floor_owe(m, m->floor_bytes);
+            floor_owe(m, m->floor_part);
     }
     pn_mutex_unlock(&m->engine->admit_lock);
 }
@@ -77522,20 +77939,24 @@ static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
 static bool admit_with_floor(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
 {
     pn_model *m = s->model;
-    bool kept = m->floor != NULL, fits = kept && need->all <= m->floor_bytes;
-    uint64_t has = kept ? m->floor_bytes : m->floor_owed;
-    if (!has || (m->floor_used && !s->on_floor))
+    bool kept = m->floor_kept, fits = kept, ok;
+    uint64_t has[PN_MAX_PARTS], left[PN_MAX_PARTS] = {0};
+    memcpy(has, kept ? m->floor_part : m->floor_owed, sizeof has);
+    if (!(has[0] | has[1]) || (m->floor_used && !s->on_floor))
         return false;
     if (kept)
         floor_give(m);
-    floor_owe(m, 0);
-    uint64_t took = need->all;
+    floor_owe(m, NULL);
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        fits = fits && need->die[i] <= has[i];
+        left[i] = pn_sub_sat(has[i], need->die[i]);
+    }
     *need = (pn_need){0};
-    bool ok = fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack);
+    ok = fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack);
     if (ok)
         s->on_floor = m->floor_used = true;
     if (ok || !kept || !floor_take(m))
-        floor_owe(m, ok ? pn_sub_sat(has, took) : has);
+        floor_owe(m, ok ? left : has);
     return ok;
 }
 
@@ -77573,7 +77994,7 @@ PN_INTERNAL void pn_session_end_turn(pn_session *s)
     if (s->on_floor) {
         pn_mutex_lock(&m->engine->admit_lock);
         s->on_floor = m->floor_used = false;
-        floor_owe(m, m->floor_bytes);
+        floor_owe(m, m->floor_part);
         pn_mutex_unlock(&m->engine->admit_lock);
     }
     pn_floor_refill(m);
@@ -77629,7 +78050,10 @@ static void die_mem_move(pn_mem *m, pn_account from, pn_account to, size_t size)
 
 PN_INTERNAL pn_mem *pn_die_mem(pn_die *die) { return die->simulated ? &die->door.mem : pn_engine_mem(die->engine); }
 
-PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die) { return die->simulated ? pn_sim_free_bytes(&die->memory) : UINT64_MAX; }
+PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die) 
+{
+    return die->simulated ? pn_sub_sat(pn_sim_free_bytes(&die->memory), atomic_load(&die->floor_owed)) : UINT64_MAX;
+}
 
 PN_INTERNAL pn_status pn_die_upload(pn_die *die, uint64_t bytes, pn_err *err)
 {
@@ -80421,7 +80845,7 @@ PN_INTERNAL pn_rung_state pn_tier_apply(void *engine, uint32_t resource, uint64_
 /* includes base/pn_os_dir.h */
 /* includes base/pn_os_direct.h */
 
-enum { PARK_STATE = 0xff, PARK_STATES = 2, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
+enum { PARK_STATE = 0xff, PARK_STATES = 2, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 1 << 20 };
 
 /* A page in the file: whole blocks, one behind the other in this order. */
 typedef struct park_page {
@@ -80433,43 +80857,130 @@ typedef struct park_page {
 
 typedef struct pn_parked {
     pn_os_direct file;          /* it has no name any more */
-    bool in_turn;               /* it held a reserve */
+    pn_park_stage stage;
+    bool in_turn;               /* there: it held a reserve */
+    void *room;                 /* owned, [PARK_ROOM], but there */
+    uint8_t *piece;             /* in it, aligned */
+    uint32_t i, sum;            /* the page under way, and its check sum so far */
+    uint64_t done, at;          /* bytes of it; of the file */
     uint32_t n;
     park_page page[];           /* [n] */
 } pn_parked;
 
 static size_t park_size(uint32_t n) { return sizeof(pn_parked) + n * sizeof(park_page); }
 
-/* Moving a page: the buffer, and where in the file it is. */
-typedef struct park_way {
-    pn_parked *p;
-    const pn_crc32c *crc;
-    void *room;                 /* owned, [PARK_ROOM] */
-    uint8_t *piece;             /* in it, aligned */
-    uint64_t at;
-} park_way;
+PN_INTERNAL pn_park_stage pn_session_park_stage(const pn_session *s) { return s->parked ? s->parked->stage : PN_PARK_NONE; }
 
-static pn_status park_begin(park_way *w, pn_session *s, pn_parked *p, pn_err *err)
+static bool park_is_over(double deadline) { return deadline > 0 && pn_os_now() >= deadline; }
+
+/* At the beginning of the file, this way. */
+static pn_status park_begin(pn_session *s, pn_park_stage stage, pn_err *err)
 {
-    *w = (park_way){.p = p, .crc = pn_cold_crc(s->model->engine->cold)};
-    w->room = pn_mem_alloc(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, PARK_ROOM);
-    w->piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)w->room, PARK_BLOCK);
-    return w->room ? PN_OK : pn_fail_nomem(err, "moving keys and values", PARK_ROOM);
+    pn_parked *p = s->parked;
+    p->room = pn_mem_alloc(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, PARK_ROOM);
+    if (!p->room)
+        return pn_fail_nomem(err, "moving keys and values", PARK_ROOM);
+    p->piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)p->room, PARK_BLOCK);
+    p->stage = stage;
+    p->i = p->sum = 0;
+    p->done = p->at = 0;
+    return PN_OK;
 }
 
-static void park_end(park_way *w, pn_session *s) { pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, w->room, PARK_ROOM); }
+static void park_end(pn_session *s)
+{
+    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, s->parked->room, PARK_ROOM);
+    s->parked->room = NULL;
+}
+
+/* Not parked any more, whatever the session holds. */
+static void park_free(pn_session *s)
+{
+    pn_parked *p = s->parked;
+    park_end(s);
+    pn_os_direct_close(&p->file);
+    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_MISC, p, park_size(p->n));
+    s->parked = NULL;
+}
+
+/* Every page and the reserve. */
+static void park_unload(pn_session *s)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    pn_kv_unload(&s->kv);
+    pn_mutex_unlock(pages);
+}
+
+/* All of it is in the file, and nothing else. */
+static void park_arrive(pn_session *s)
+{
+    pn_parked *p = s->parked;
+    park_unload(s);
+    park_end(s);
+    p->stage = PN_PARK_THERE;
+    p->in_turn = s->in_turn;
+    if (s->in_turn)
+        atomic_fetch_sub(&s->model->engine->n_turns, 1u);
+    s->in_turn = false;
+}
+
+/* The next piece, from memory to the file or the other way. */
+static pn_status park_piece(pn_session *s, pn_err *err)
+{
+    pn_parked *p = s->parked;
+    park_page *r = &p->page[p->i];
+    bool away = p->stage == PN_PARK_AWAY;
+    size_t n = (size_t)PN_MIN(r->bytes - p->done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
+    uint8_t *data = (uint8_t *)(r->group == PARK_STATE ? pn_snap_data(s->kv.state.in, r->index) : s->kv.group[r->group].table[r->index]->data) + p->done;
+    if (away) {
+        memcpy(p->piece, data, n);
+        memset(p->piece + n, 0, whole - n);
+    }
+    pn_status st = away ? pn_os_direct_write(&p->file, p->at, p->piece, whole, err) : pn_os_direct_read(&p->file, p->at, p->piece, whole, whole, err);
+    if (st)
+        return st;
+    p->sum = pn_crc32c_add(pn_cold_crc(s->model->engine->cold), p->sum, p->piece, whole);
+    if (!away)
+        memcpy(data, p->piece, n);
+    p->at += whole;
+    p->done += n;
+    if (p->done < r->bytes)
+        return PN_OK;
+    if (away)
+        r->sum = p->sum;
+    else if (r->sum != p->sum)
+        return pn_fail(err, PN_E_IO, "keys and values that were put away came back damaged");
+    else if (r->group != PARK_STATE)
+        pn_kv_filled(&s->kv, r->group, r->index);
+    p->i++;
+    p->sum = 0;
+    p->done = 0;
+    return PN_OK;
+}
 
 /* ------------------------------------------------------------------------------------------
  * Away
  * ------------------------------------------------------------------------------------------ */
 
-static uint32_t park_count(const pn_kv *kv)
+/* What there is to move; p NULL: how much. */
+static uint32_t park_list(const pn_kv *kv, park_page *out)
 {
     uint32_t n = 0;
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
-        for (uint32_t i = 0; i < kv->group[g].n_table; i++)
-            n += kv->group[g].table[i] != NULL;
-    return n + (kv->state.in ? PARK_STATES : 0);
+        for (uint32_t i = 0; i < kv->group[g].n_table; i++) {
+            const pn_kv_page *p = kv->group[g].table[i];
+            if (p && out)
+                out[n] = (park_page){.bytes = pn_kv_page_bytes(&kv->spec->group[g], p->k_type, p->v_type), .index = i, .group = (uint8_t)g, .type = p->k_type};
+            n += p != NULL;
+        }
+    for (uint32_t i = 0; kv->state.in && i < PARK_STATES; i++) {
+        uint64_t bytes = i ? kv->state.slot_second : kv->state.slot_bytes - kv->state.slot_second;
+        if (bytes && out)
+            out[n] = (park_page){.bytes = bytes, .index = i, .group = PARK_STATE};
+        n += bytes != 0;
+    }
+    return n;
 }
 
 static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
@@ -80484,94 +80995,84 @@ static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
     return st;
 }
 
-static pn_status park_write(park_way *w, park_page *r, const uint8_t *data, pn_err *err)
-{
-    pn_status st = PN_OK;
-    for (uint64_t done = 0; done < r->bytes && !st;) {
-        size_t n = (size_t)PN_MIN(r->bytes - done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
-        memcpy(w->piece, data + done, n);
-        memset(w->piece + n, 0, whole - n);
-        r->sum = pn_crc32c_add(w->crc, r->sum, w->piece, whole);
-        st = pn_os_direct_write(&w->p->file, w->at, w->piece, whole, err);
-        w->at += whole;
-        done += n;
-        if (!st && w->at % PARK_FLUSH == 0)     /* where it goes through the cache: no more than this is dirty */
-            st = pn_os_direct_flush(&w->p->file, err);
-    }
-    return st;
-}
-
-static pn_status park_write_all(pn_session *s, pn_parked *p, pn_err *err)
-{
-    const pn_kv *kv = &s->kv;
-    park_way w;
-    pn_status st = park_begin(&w, s, p, err);
-    for (uint32_t g = 0; g < kv->spec->n_groups && !st; g++)
-        for (uint32_t i = 0; i < kv->group[g].n_table && !st; i++) {
-            const pn_kv_page *page = kv->group[g].table[i];
-            if (!page)
-                continue;
-            park_page *r = &p->page[p->n++];
-            *r = (park_page){.bytes = pn_kv_page_bytes(&kv->spec->group[g], page->k_type, page->v_type), .index = i, .group = (uint8_t)g,
-                             .type = page->k_type};
-            st = park_write(&w, r, page->data, err);
-        }
-    for (uint32_t i = 0; kv->state.in && i < PARK_STATES && !st; i++) {
-        park_page *r = &p->page[p->n++];
-        *r = (park_page){.bytes = i ? kv->state.slot_second : kv->state.slot_bytes - kv->state.slot_second, .index = i, .group = PARK_STATE};
-        st = park_write(&w, r, pn_snap_data(kv->state.in, i), err);
-    }
-    if (!st)
-        st = pn_os_direct_flush(&p->file, err);
-    park_end(&w, s);
-    return st;
-}
-
-static void park_free(pn_session *s, pn_parked *p, uint32_t n)
-{
-    pn_os_direct_close(&p->file);
-    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_MISC, p, park_size(n));
-}
-
-/* Every page and the reserve. */
-static void park_unload(pn_session *s)
-{
-    pn_mutex *pages = &pn_session_die(s)->cache.lock;
-    pn_mutex_lock(pages);
-    pn_kv_unload(&s->kv);
-    pn_mutex_unlock(pages);
-}
-
-PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *err)
+static pn_status park_leave(pn_session *s, pn_err *err)
 {
     pn_engine *e = s->model->engine;
-    uint32_t n = park_count(&s->kv);
+    uint32_t n = park_list(&s->kv, NULL);
     if (!e->cold || !s->kv.by_turn)
         return pn_fail(err, PN_E_UNSUPPORTED, "%s", e->cold ? "the session has its memory for good" : "there is no directory to park a session in");
-    if (s->parked)
-        return pn_fail(err, PN_E_STATE, "the session is parked");
-    pn_parked *p = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, park_size(n));
+    pn_parked *p = s->parked = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, park_size(n));
     if (!p)
         return pn_fail_nomem(err, "parking a session", park_size(n));
     p->file.fd = -1;
+    p->n = park_list(&s->kv, p->page);
     pn_status st = park_file(s, &p->file, err);
-    if (!st)
-        st = park_write_all(s, p, err);
-    if (st) {
-        park_free(s, p, n);
-        return st;
+    return st ? st : park_begin(s, PN_PARK_AWAY, err);
+}
+
+/* A piece of the file; at its end what is still on its way to the disk: it must be there before anything is given back.  Where
+ * writing goes through the cache, little is dirty at any time. */
+static pn_status park_write(pn_session *s, pn_err *err)
+{
+    pn_parked *p = s->parked;
+    pn_status st = p->i < p->n ? park_piece(s, err) : PN_OK;
+    bool end = p->i == p->n;
+    if (!st && (end || p->at % PARK_FLUSH == 0))
+        st = pn_os_direct_flush(&p->file, err);
+    if (!st && end) {
+        p->stage = PN_PARK_GOING;
+        p->i = 0;
     }
+    return st;
+}
+
+/* A page; with the last one the rest. */
+static void park_give(pn_session *s)
+{
+    pn_parked *p = s->parked;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    if (p->i < p->n && p->page[p->i].group != PARK_STATE) {
+        pn_mutex_lock(pages);
+        pn_kv_unload_page(&s->kv, p->page[p->i].group, p->page[p->i].index);
+        pn_mutex_unlock(pages);
+        p->i++;
+    }
+    if (p->i == p->n || p->page[p->i].group == PARK_STATE)
+        park_arrive(s);
+}
+
+static void park_give_slice(pn_session *s, double deadline, uint64_t *freed)
+{
+    pn_engine *e = s->model->engine;
     uint64_t before = atomic_load(&e->ledger.total);
-    park_unload(s);
-    uint64_t after = atomic_load(&e->ledger.total);
-    if (freed)
-        *freed = pn_sub_sat(before, after);
-    s->parked = p;
-    p->in_turn = s->in_turn;
-    if (s->in_turn)
-        atomic_fetch_sub(&e->n_turns, 1u);
-    s->in_turn = false;
-    return PN_OK;
+    if (s->parked->stage == PN_PARK_BACK)
+        park_arrive(s);
+    while (s->parked->stage == PN_PARK_GOING) {
+        park_give(s);
+        if (park_is_over(deadline))
+            break;
+    }
+    uint64_t after = atomic_load(&e->ledger.total) + (s->parked->stage == PN_PARK_THERE ? PARK_ROOM : 0);
+    if (freed)                                  /* the buffer, which is gone now, had come with the parking */
+        *freed += pn_sub_sat(before, after);
+}
+
+PN_INTERNAL pn_status pn_session_park(pn_session *s, double deadline, uint64_t *freed, pn_err *err)
+{
+    pn_park_stage stage = pn_session_park_stage(s);
+    if (stage == PN_PARK_THERE)
+        return pn_fail(err, PN_E_STATE, "the session is parked");
+    pn_status st = stage == PN_PARK_NONE ? park_leave(s, err) : PN_OK;
+    while (!st && s->parked->stage == PN_PARK_AWAY) {
+        st = park_write(s, err);
+        if (!st && park_is_over(deadline))
+            return PN_OK;
+    }
+    if (!st)
+        park_give_slice(s, deadline, freed);
+    else if (s->parked)
+        park_free(s);
+    return st;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -80593,7 +81094,7 @@ static pn_need park_need(const pn_session *s)
     return need;
 }
 
-PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s) { return s->parked ? park_need(s).all : 0; }
+PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s) { return pn_session_park_stage(s) == PN_PARK_THERE ? park_need(s).all : 0; }
 
 /* Pages for all of it and the reserve, or nothing. */
 static bool park_take(pn_session *s)
@@ -80617,75 +81118,61 @@ static pn_status park_admit(pn_session *s, pn_err *err)
     pn_mutex_lock(&e->admit_lock);
     bool room = pn_model_room(s->model, atomic_load(&e->n_turns) == 0, &need, &need, &lack);
     bool ok = room && (park_take(s) || (pn_cache_give_all(e, need.all) && park_take(s)));
+    s->in_turn = ok && s->parked->in_turn;
+    atomic_fetch_add(&e->n_turns, s->in_turn ? 1u : 0u);
     pn_mutex_unlock(&e->admit_lock);
     return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "the session's keys and values need %" PRIu64 " bytes, %" PRIu64 " are available%s", lack.need,
                                 lack.available, lack.where);
 }
 
-static pn_status park_read(park_way *w, const park_page *r, uint8_t *data, pn_err *err)
+static pn_status park_return(pn_session *s, pn_err *err)
 {
-    uint32_t sum = 0;
-    for (uint64_t done = 0; done < r->bytes;) {
-        size_t n = (size_t)PN_MIN(r->bytes - done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
-        pn_status st = pn_os_direct_read(&w->p->file, w->at, w->piece, whole, whole, err);
-        if (st)
-            return st;
-        sum = pn_crc32c_add(w->crc, sum, w->piece, whole);
-        memcpy(data + done, w->piece, n);
-        w->at += whole;
-        done += n;
-    }
-    return sum == r->sum ? PN_OK : pn_fail(err, PN_E_IO, "keys and values that were put away came back damaged");
-}
-
-static pn_status park_read_all(pn_session *s, park_way *w, pn_err *err)
-{
-    pn_status st = PN_OK;
-    for (uint32_t i = 0; i < s->parked->n && !st; i++) {
-        const park_page *r = &s->parked->page[i];
-        st = park_read(w, r, r->group == PARK_STATE ? pn_snap_data(s->kv.state.in, r->index) : s->kv.group[r->group].table[r->index]->data, err);
+    pn_status st = park_begin(s, PN_PARK_BACK, err);
+    if (!st)
+        st = park_admit(s, err);
+    if (st) {
+        park_end(s);
+        s->parked->stage = PN_PARK_THERE;
     }
     return st;
 }
 
-/* There are pages for all of it: what the file holds, or nothing. */
-static pn_status park_fill(pn_session *s, park_way *w, pn_err *err)
+PN_INTERNAL pn_status pn_session_unpark(pn_session *s, double deadline, pn_err *err)
 {
-    pn_status st = park_read_all(s, w, err);
-    s->in_turn = s->parked->in_turn;
-    if (s->in_turn)
-        atomic_fetch_add(&s->model->engine->n_turns, 1u);
+    pn_status st = PN_OK;
+    if (pn_session_park_stage(s) != PN_PARK_BACK)
+        pn_session_park_stop(s);
+    if (pn_session_park_stage(s) == PN_PARK_THERE && (st = park_return(s, err)) != PN_OK)
+        return st;
+    while (!st && s->parked && s->parked->i < s->parked->n) {
+        st = park_piece(s, err);
+        if (!st && park_is_over(deadline))
+            break;
+    }
     if (st) {
-        park_unload(s);
         pn_session_park_drop(s);
         pn_session_end_turn(s);
         return PN_E_IO;
     }
-    park_free(s, s->parked, s->parked->n);
-    s->parked = NULL;
+    if (s->parked && s->parked->i == s->parked->n)
+        park_free(s);
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_session_unpark(pn_session *s, pn_err *err)
+PN_INTERNAL void pn_session_park_stop(pn_session *s)
 {
-    park_way w;
-    if (!s->parked)
-        return PN_OK;
-    pn_status st = park_begin(&w, s, s->parked, err);
-    if (!st)
-        st = park_admit(s, err);
-    if (!st)
-        st = park_fill(s, &w, err);
-    park_end(&w, s);
-    return st;
+    pn_park_stage stage = pn_session_park_stage(s);
+    if (stage == PN_PARK_AWAY)
+        park_free(s);
+    else if (stage == PN_PARK_GOING || stage == PN_PARK_BACK)
+        park_arrive(s);
 }
 
 PN_INTERNAL void pn_session_park_drop(pn_session *s)
 {
     if (!s->parked)
         return;
-    park_free(s, s->parked, s->parked->n);
-    s->parked = NULL;
+    park_free(s);
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
     (void)pn_kv_truncate(&s->kv, 0);
@@ -80878,18 +81365,30 @@ PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole)
     pn_mutex_unlock(&c->lock);
 }
 
-PN_INTERNAL uint32_t pn_cache_only(pn_session *s, uint32_t *to)
+/* With the lock held: what the cache may know the session's pages by. */
+static bool cache_own_key(const pn_session *s, pn_prefix_key *k)
 {
-    pn_prefix_key k;
-    *to = 0;
-    return !s->apart && cache_key(s, s->salt, s->tokens, s->kv.length, &k) ? pn_prefix_only(pn_session_die(s)->cache.tree, &k, &s->kv, to) : 0;
+    return !s->apart && cache_key(s, s->salt, s->tokens, s->kv.length, k);
 }
 
-PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s)
+PN_INTERNAL void pn_cache_rest(pn_session *s)
 {
     pn_prefix_key k;
-    uint32_t to, from = pn_cache_only(s, &to);
-    return from < to && cache_key(s, s->salt, s->tokens, s->kv.length, &k) ? pn_prefix_let_go(pn_session_die(s)->cache.tree, &k, &s->kv, from) : 0;
+    if (cache_own_key(s, &k))
+        pn_prefix_rest(pn_session_die(s)->cache.tree, &k);
+}
+
+PN_INTERNAL void pn_cache_rest_over(pn_session *s)
+{
+    pn_prefix_key k;
+    if (cache_own_key(s, &k))
+        pn_prefix_rest_over(pn_session_die(s)->cache.tree, &k);
+}
+
+PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s, uint32_t depth)
+{
+    pn_prefix_key k;
+    return cache_own_key(s, &k) ? pn_prefix_let_go(pn_session_die(s)->cache.tree, &k, depth) : 0;
 }
 
 /* Where memory is short it is left to what has to be there. */
@@ -81344,7 +81843,7 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
     pn_session_enter(s);
-    pn_status st = n ? pn_session_unpark(s, err) : PN_OK;
+    pn_status st = n ? pn_session_unpark(s, 0, err) : PN_OK;
     if (st) {
         pn_session_leave(s);
         return st;
@@ -81369,23 +81868,10 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     return PN_OK;
 }
 
-/* With the lock held. */
-static uint64_t session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle)
-{
-    uint32_t to = 0, from = idle ? pn_cache_only(s, &to) : 0;
-    return pn_kv_requant_gain_without(&s->kv, type, also_recent, from, to);
-}
-
-PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, bool idle, double deadline)
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     uint64_t bytes = 0, freed;
-    if (idle) {
-        pn_mutex_lock(pages);
-        if (session_requant_gain(s, type, also_recent, true) > session_requant_gain(s, type, also_recent, false))
-            bytes = pn_cache_let_go(s);
-        pn_mutex_unlock(pages);
-    }
     do {                        /* the lock is others', too: one page at a time */
         pn_mutex_lock(pages);
         freed = pn_kv_requant_some(&s->kv, type, also_recent, 1);
@@ -81395,11 +81881,11 @@ PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_
     return bytes;
 }
 
-PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle)
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
-    uint64_t bytes = session_requant_gain(s, type, also_recent, idle);
+    uint64_t bytes = pn_kv_requant_gain(&s->kv, type, also_recent);
     pn_mutex_unlock(pages);
     return bytes;
 }
@@ -81578,7 +82064,7 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
         return st;
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
-    st = pn_session_unpark(s, err);
+    st = pn_session_unpark(s, 0, err);
     if (!st)
         st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {
@@ -82729,7 +83215,7 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
     g->since = pn_os_now();
-    pn_status st = pn_session_unpark(s, err);
+    pn_status st = pn_session_unpark(s, 0, err);
     if (st)
         return st;
     if (!p->n_prompt && !s->has_logits)
@@ -82814,6 +83300,7 @@ static void generate_keep(pn_gen *g, size_t *raw_len)
 
 PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *result, size_t *raw_len, pn_err *err)
 {
+    pn_session_park_stop(g->s);
     *(g->in_prompt ? &g->r.prefill_seconds : &g->r.decode_seconds) = pn_os_now() - g->since;
     if (g->in_prompt)
         g->first = g->s->kv.length;
@@ -83646,7 +84133,7 @@ PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), 
     return true;
 }
 
-PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag)
+PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, void *user), void *user)
 {
     uint64_t sum = 0;
     bool ours;
@@ -83657,7 +84144,7 @@ PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q
         if (!sched_enter(q))
             continue;
         if (!q->open && !q->computed)
-            sum += fn(q, flag);
+            sum += fn(q, user);
         sched_leave(q);
     }
     if (ours)
@@ -83932,39 +84419,83 @@ static pn_job *sched_first_parked(pn_sched *q)
     return first;
 }
 
-/* Its keys and values are nobody else's while its scheduler is entered, lock or no lock. */
-static uint64_t sched_park_one(pn_sched *q)
+/* With the lock held: the one whose keys and values are on their way, to the disk or back. */
+static pn_job *sched_moving(pn_sched *q)
 {
+    for (pn_model *m = q->models; m; m = m->queue.next)
+        for (pn_job *j = m->queue.waiting; j; j = j->next) {
+            pn_park_stage stage = pn_session_park_stage(j->s);
+            if ((j->held & SCHED_PARKED) && stage && stage != PN_PARK_THERE)
+                return j;
+        }
+    return NULL;
+}
+
+/* What a visit is to do, and what came of it. */
+typedef struct sched_aside {
+    double deadline;
+    bool idle_only, goes_on;
+    uint64_t freed;
+    bool more;                  /* it had to stop in the middle of one */
+    uint32_t n_seen;            /* schedulers */
+} sched_aside;
+
+/* The one that is on its way, or another, which is held from now on.  Its keys and values are nobody else's while its
+ * scheduler is entered, lock or no lock. */
+static uint64_t sched_park_one(pn_sched *q, void *user)
+{
+    sched_aside *a = user;
     uint32_t n = 0;
-    uint64_t freed = 0;
     pn_mutex_lock(&q->lock);
-    pn_job *j = sched_newest(q, &n);
-    if (n > 1) {
+    pn_job *j = sched_moving(q), *newest = sched_newest(q, &n);
+    if (!j && n > 1) {
+        j = newest;
         pn_sched_hold_job(j, j->held | SCHED_PARKED);
         j->parked_at = pn_os_now();
     }
     pn_mutex_unlock(&q->lock);
-    if (n < 2 || pn_session_park(j->s, &freed, NULL) == PN_OK)
-        return freed;
+    if (!j)
+        return 0;
+    pn_status st = pn_session_park(j->s, a->deadline, &a->freed, NULL);
+    a->more |= !st && pn_session_park_stage(j->s) != PN_PARK_THERE;
+    if (!st)
+        return 0;
     pn_mutex_lock(&q->lock);
     pn_sched_hold_job(j, j->held & ~SCHED_PARKED);
     pn_mutex_unlock(&q->lock);
     return 0;
 }
 
-/* PN_E_IO ends it; anything else leaves it where it is. */
-static bool sched_resume_one(pn_sched *q, bool idle_only)
+/* With the lock held: who comes back whatever else is at work.  One that is on its way back has its memory; one that was to go
+ * has still all of it, if nobody wants it any more. */
+static pn_job *sched_returning(pn_sched *q, bool goes_on)
 {
+    pn_job *j = sched_moving(q);
+    pn_park_stage stage = j ? pn_session_park_stage(j->s) : PN_PARK_NONE;
+    if (stage == PN_PARK_GOING && !goes_on)
+        pn_session_park_stop(j->s);             /* on disk with it */
+    return stage == PN_PARK_BACK || (stage == PN_PARK_AWAY && !goes_on) ? j : NULL;
+}
+
+/* PN_E_IO ends it; anything else leaves it where it is. */
+static uint64_t sched_resume_one(pn_sched *q, void *user)
+{
+    sched_aside *a = user;
     uint32_t n = 0;
     pn_mutex_lock(&q->lock);
-    pn_job *j = sched_first_parked(q);
+    a->n_seen++;
+    pn_job *returning = sched_returning(q, a->goes_on), *j = returning ? returning : sched_first_parked(q);
     (void)sched_newest(q, &n);
     pn_mutex_unlock(&q->lock);
-    if (!j || (idle_only && n))
-        return false;
-    pn_status st = pn_session_unpark(j->s, &j->err);
+    if (!j || (!returning && a->idle_only && n))
+        return 0;
+    pn_status st = pn_session_unpark(j->s, a->deadline, &j->err);
     if (st == PN_E_BUDGET || st == PN_E_NOMEM)
-        return false;
+        return 0;
+    if (pn_session_park_stage(j->s)) {
+        a->more = true;
+        return 1;
+    }
     j->gen.r.parked_seconds += pn_os_now() - j->parked_at;
     j->gen.r.level_max = PN_LEVEL_CRITICAL;     /* nothing less puts anybody aside */
     pn_mutex_lock(&q->lock);
@@ -83972,34 +84503,31 @@ static bool sched_resume_one(pn_sched *q, bool idle_only)
     pn_mutex_unlock(&q->lock);
     if (st)
         pn_sched_end(q, j, st);
-    return true;
+    return 1;
 }
 
-static uint64_t sched_park_call(pn_sched *q, bool flag)
-{
-    (void)flag;
-    return sched_park_one(q);
-}
-
-static uint64_t sched_resume_call(pn_sched *q, bool idle_only) { return sched_resume_one(q, idle_only); }
-
-static uint64_t sched_parkable_call(pn_sched *q, bool flag)
+static uint64_t sched_turn_bytes(const pn_job *j)
 {
     uint64_t bytes = 0;
-    uint32_t n = 0;
-    (void)flag;
-    pn_mutex_lock(&q->lock);
-    const pn_job *newest = sched_newest(q, &n);
-    if (n > 1)
-        for (uint32_t i = 0; i < newest->s->model->n_dies; i++)
-            bytes += pn_kv_turn_bytes(&newest->s->kv, newest->s->kv.reserved, i);
-    pn_mutex_unlock(&q->lock);
-    return bytes * (n ? n - 1 : 0);
+    for (uint32_t i = 0; i < j->s->model->n_dies; i++)
+        bytes += pn_kv_turn_bytes(&j->s->kv, j->s->kv.reserved, i);
+    return bytes;
 }
 
-static uint64_t sched_parked_call(pn_sched *q, bool flag)
+static uint64_t sched_parkable_one(pn_sched *q, void *user)
 {
-    (void)flag;
+    uint32_t n = 0;
+    (void)user;
+    pn_mutex_lock(&q->lock);
+    const pn_job *newest = sched_newest(q, &n), *moving = sched_moving(q);
+    uint64_t bytes = (moving ? sched_turn_bytes(moving) : 0) + (n > 1 ? sched_turn_bytes(newest) * (n - 1) : 0);
+    pn_mutex_unlock(&q->lock);
+    return bytes;
+}
+
+static uint64_t sched_parked_one(pn_sched *q, void *user)
+{
+    (void)user;
     pn_mutex_lock(&q->lock);
     const pn_job *j = sched_first_parked(q);
     uint64_t bytes = j ? PN_MAX(pn_session_parked_bytes(j->s), UINT64_C(1)) : 0;
@@ -84007,10 +84535,25 @@ static uint64_t sched_parked_call(pn_sched *q, bool flag)
     return bytes;
 }
 
-PN_INTERNAL uint64_t pn_sched_park(pn_engine *e) { return pn_sched_each_idle(e, sched_park_call, false); }
-PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e) { return pn_sched_each_idle(e, sched_parkable_call, false); }
-PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e) { return pn_sched_each_idle(e, sched_parked_call, false); }
-PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only) { return pn_sched_each_idle(e, sched_resume_call, idle_only) > 0; }
+PN_INTERNAL bool pn_sched_park(pn_engine *e, double deadline, uint64_t *freed)
+{
+    sched_aside a = {.deadline = deadline};
+    (void)pn_sched_each_idle(e, sched_park_one, &a);
+    *freed += a.freed;
+    return a.more;
+}
+
+PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e) { return pn_sched_each_idle(e, sched_parkable_one, NULL); }
+PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e) { return pn_sched_each_idle(e, sched_parked_one, NULL); }
+
+PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only, bool goes_on, double deadline)
+{
+    sched_aside a = {.deadline = deadline, .idle_only = idle_only, .goes_on = goes_on};
+    bool went = pn_sched_each_idle(e, sched_resume_one, &a) > 0;
+    if (a.more || a.n_seen == e->n_dies)        /* of those that were not seen nobody knows */
+        atomic_store(&e->govern.returning, a.more);
+    return went;
+}
 #endif
 
 /* ---- Begin engine/pn_gate_text.c ---- */

@@ -74,11 +74,20 @@ static bool admit_alone(const pn_session *s) { return atomic_load(&s->model->eng
 
 typedef enum admit_when { ADMIT_NOW, ADMIT_ALONE, ADMIT_UNPRESSURED } admit_when;
 
+/* Of these bytes, a part's share of something each: those of a place. */
+static uint64_t admit_share(const pn_model *m, admit_place at, const uint64_t part[PN_MAX_PARTS])
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        sum += !at.die || at.die == m->dies[i] ? part[i] : 0;
+    return sum;
+}
+
 /* What a turn of this session may count on beside what there is room for. */
-static uint64_t admit_floor_bytes(const pn_session *s)
+static uint64_t admit_floor_bytes(const pn_session *s, admit_place at)
 {
     const pn_model *m = s->model;
-    return m->floor ? m->floor_bytes : m->floor_used && !s->on_floor ? 0 : m->floor_owed;
+    return m->floor_used && !s->on_floor ? 0 : admit_share(m, at, m->floor_kept ? m->floor_part : m->floor_owed);
 }
 
 /* Bytes of a place: with the caches gone; with everybody else gone as well; with the rest of the machine gone, too. */
@@ -92,8 +101,8 @@ static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when
     now = pn_sub_sat(now, slack);
     alone = pn_sub_sat(alone, slack);
     switch (when) {
-    case ADMIT_NOW: return now + admit_droppable(m, at) + admit_floor_bytes(s);
-    case ADMIT_ALONE: return m->floor_bytes + (at.die ? alone - PN_MIN(alone, m->uploaded[at.die != m->dies[0]] + m->dies[at.die != m->dies[0]]->work_bytes) : alone);
+    case ADMIT_NOW: return now + admit_droppable(m, at) + admit_floor_bytes(s, at);
+    case ADMIT_ALONE: return at.die ? pn_sub_sat(alone, admit_share(m, at, m->uploaded) + at.die->work_bytes) : alone + m->floor_bytes;
     case ADMIT_UNPRESSURED: break;
     }
     return at.die ? admit_bytes(s, at, ADMIT_ALONE) : pn_govern_room_unpressured(m->engine);
@@ -185,39 +194,65 @@ PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)
 
 enum { FLOOR_LEAST = 512, FLOOR_SHARE = 8 };     /* tokens; of what there is room for, where that is more */
 
-/* Pages and recurrent state of one turn. */
-static uint64_t floor_need(const pn_model *m, uint32_t tokens)
+/* Pages and recurrent state of one turn, on the dies whose layers they are. */
+static pn_need floor_need(const pn_model *m, uint32_t tokens)
 {
-    uint64_t bytes = pn_state_turn_bytes(m->desc.state.slot_bytes), pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
-    for (uint32_t g = 0; g < m->desc.state.n_groups; g++)
-        bytes += pages * pn_kv_page_cost(&m->desc.state, g, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16);
-    return bytes;
+    const pn_state_spec *spec = &m->desc.state;
+    uint64_t pages = (tokens + PN_KV_PAGE_TOKENS - 1) / PN_KV_PAGE_TOKENS;
+    pn_need need = {0};
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        need.die[spec->group[g].part] += pages * pn_kv_page_cost(spec, g, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16);
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        need.all += need.die[i] += pn_state_turn_part(spec, i);
+    return need;
 }
 
 /* What of it is not there: the turn that runs on it did not need it, or nobody has filled it again yet.  It is kept from
- * everybody else.  Under the lock. */
-static void floor_owe(pn_model *m, uint64_t bytes)
+ * everybody else.  NULL: none.  Under the lock. */
+static void floor_owe(pn_model *m, const uint64_t owed[PN_MAX_PARTS])
 {
-    uint64_t more = bytes - m->floor_owed;      /* or less: it wraps */
-    atomic_fetch_sub(&m->engine->floor_bytes, more);
-    if (!m->dies[0]->simulated)
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        uint64_t more = (owed ? owed[i] : 0) - m->floor_owed[i];    /* or less: it wraps */
+        atomic_fetch_sub(&m->engine->floor_bytes, more);
         atomic_fetch_add(&m->engine->floor_owed, more);
-    m->floor_owed = bytes;
-}
-
-/* Touched: a promise that the system has not kept yet is none. */
-static bool floor_take(pn_model *m)
-{
-    m->floor = m->floor_bytes <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[0]), PN_ACCT_FLOOR, (size_t)m->floor_bytes) : NULL;
-    if (m->floor)
-        memset(m->floor, 0, (size_t)m->floor_bytes);
-    return m->floor != NULL;
+        atomic_fetch_add(&m->dies[i]->floor_owed, more);
+        m->floor_owed[i] += more;
+    }
 }
 
 static void floor_give(pn_model *m)
 {
-    pn_mem_free(pn_die_mem(m->dies[0]), PN_ACCT_FLOOR, m->floor, (size_t)m->floor_bytes);
-    m->floor = NULL;
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        pn_mem_free(pn_die_mem(m->dies[i]), PN_ACCT_FLOOR, m->floor[i], (size_t)m->floor_part[i]);
+        m->floor[i] = NULL;
+    }
+    m->floor_kept = false;
+}
+
+/* All of it or nothing.  Touched: a promise that the system has not kept yet is none. */
+static bool floor_take(pn_model *m)
+{
+    m->floor_kept = true;
+    for (uint32_t i = 0; i < m->n_dies && m->floor_kept; i++) {
+        if (!m->floor_part[i])
+            continue;
+        m->floor[i] = m->floor_part[i] <= SIZE_MAX ? pn_mem_alloc(pn_die_mem(m->dies[i]), PN_ACCT_FLOOR, (size_t)m->floor_part[i]) : NULL;
+        m->floor_kept = m->floor[i] != NULL;
+        if (m->floor_kept)
+            memset(m->floor[i], 0, (size_t)m->floor_part[i]);
+    }
+    if (!m->floor_kept)
+        floor_give(m);
+    return m->floor_kept;
+}
+
+/* A small share of what there is, everywhere. */
+static bool floor_is_modest(const pn_model *m, const pn_need *need)
+{
+    bool ok = need->all <= pn_govern_room(m->engine, 0, false) / FLOOR_SHARE;
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        ok = ok && need->die[i] <= pn_die_free_bytes(m->dies[i]) / FLOOR_SHARE;
+    return ok;
 }
 
 PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
@@ -226,15 +261,16 @@ PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
     pn_lack lack;
     pn_mutex_lock(&e->admit_lock);
     for (m->floor_tokens = PN_MAX(PN_MIN(tokens, m->desc.n_ctx_train), 1u);; m->floor_tokens /= 2) {
-        const pn_need need = {.all = floor_need(m, m->floor_tokens), .die = {floor_need(m, m->floor_tokens)}};
+        const pn_need need = floor_need(m, m->floor_tokens);
         bool last = m->floor_tokens / 2 < FLOOR_LEAST;
         m->floor_bytes = need.all;
-        if (!last && need.all > pn_model_available(m) / FLOOR_SHARE)
+        memcpy(m->floor_part, need.die, sizeof m->floor_part);
+        if (!last && !floor_is_modest(m, &need))
             continue;
         if ((pn_model_room(m, true, &need, &need, &lack) && floor_take(m)) || last)
             break;
     }
-    bool ok = m->floor != NULL;
+    bool ok = m->floor_kept;
     if (!ok)
         m->floor_bytes = 0;
     atomic_fetch_add(&e->floor_bytes, m->floor_bytes);
@@ -245,10 +281,10 @@ PN_INTERNAL pn_status pn_floor_open(pn_model *m, uint32_t tokens, pn_err *err)
 
 PN_INTERNAL void pn_floor_close(pn_model *m)
 {
-    if (m->floor)
+    if (m->floor_kept)
         floor_give(m);
     if (m->floor_bytes)
-        floor_owe(m, 0);
+        floor_owe(m, NULL);
     atomic_fetch_sub(&m->engine->floor_bytes, m->floor_bytes);
     m->floor_bytes = 0;
 }
@@ -256,13 +292,14 @@ PN_INTERNAL void pn_floor_close(pn_model *m)
 /* Not from what others have been promised since: they write it, and both is more than there is. */
 PN_INTERNAL void pn_floor_refill(pn_model *m)
 {
-    const pn_need need = {.all = m->floor_bytes, .die = {m->floor_bytes}};
     pn_lack lack;
     pn_mutex_lock(&m->engine->admit_lock);
-    if (m->floor_bytes && !m->floor && !m->floor_used) {
-        floor_owe(m, 0);
+    if (m->floor_bytes && !m->floor_kept && !m->floor_used) {
+        pn_need need = {.all = m->floor_bytes};
+        memcpy(need.die, m->floor_part, sizeof need.die);
+        floor_owe(m, NULL);
         if (!pn_model_room(m, true, &need, &need, &lack) || !floor_take(m))
-            floor_owe(m, m->floor_bytes);
+            floor_owe(m, m->floor_part);
     }
     pn_mutex_unlock(&m->engine->admit_lock);
 }
@@ -303,20 +340,24 @@ static bool admit_take(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
 static bool admit_with_floor(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
 {
     pn_model *m = s->model;
-    bool kept = m->floor != NULL, fits = kept && need->all <= m->floor_bytes;
-    uint64_t has = kept ? m->floor_bytes : m->floor_owed;
-    if (!has || (m->floor_used && !s->on_floor))
+    bool kept = m->floor_kept, fits = kept, ok;
+    uint64_t has[PN_MAX_PARTS], left[PN_MAX_PARTS] = {0};
+    memcpy(has, kept ? m->floor_part : m->floor_owed, sizeof has);
+    if (!(has[0] | has[1]) || (m->floor_used && !s->on_floor))
         return false;
     if (kept)
         floor_give(m);
-    floor_owe(m, 0);
-    uint64_t took = need->all;
+    floor_owe(m, NULL);
+    for (uint32_t i = 0; i < m->n_dies; i++) {
+        fits = fits && need->die[i] <= has[i];
+        left[i] = pn_sub_sat(has[i], need->die[i]);
+    }
     *need = (pn_need){0};
-    bool ok = fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack);
+    ok = fits ? pn_kv_reserve(&s->kv, n) : admit_take(s, n, need, lack);
     if (ok)
         s->on_floor = m->floor_used = true;
     if (ok || !kept || !floor_take(m))
-        floor_owe(m, ok ? pn_sub_sat(has, took) : has);
+        floor_owe(m, ok ? left : has);
     return ok;
 }
 
@@ -354,7 +395,7 @@ PN_INTERNAL void pn_session_end_turn(pn_session *s)
     if (s->on_floor) {
         pn_mutex_lock(&m->engine->admit_lock);
         s->on_floor = m->floor_used = false;
-        floor_owe(m, m->floor_bytes);
+        floor_owe(m, m->floor_part);
         pn_mutex_unlock(&m->engine->admit_lock);
     }
     pn_floor_refill(m);

@@ -177,18 +177,30 @@ PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole)
     pn_mutex_unlock(&c->lock);
 }
 
-PN_INTERNAL uint32_t pn_cache_only(pn_session *s, uint32_t *to)
+/* With the lock held: what the cache may know the session's pages by. */
+static bool cache_own_key(const pn_session *s, pn_prefix_key *k)
 {
-    pn_prefix_key k;
-    *to = 0;
-    return !s->apart && cache_key(s, s->salt, s->tokens, s->kv.length, &k) ? pn_prefix_only(pn_session_die(s)->cache.tree, &k, &s->kv, to) : 0;
+    return !s->apart && cache_key(s, s->salt, s->tokens, s->kv.length, k);
 }
 
-PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s)
+PN_INTERNAL void pn_cache_rest(pn_session *s)
 {
     pn_prefix_key k;
-    uint32_t to, from = pn_cache_only(s, &to);
-    return from < to && cache_key(s, s->salt, s->tokens, s->kv.length, &k) ? pn_prefix_let_go(pn_session_die(s)->cache.tree, &k, &s->kv, from) : 0;
+    if (cache_own_key(s, &k))
+        pn_prefix_rest(pn_session_die(s)->cache.tree, &k);
+}
+
+PN_INTERNAL void pn_cache_rest_over(pn_session *s)
+{
+    pn_prefix_key k;
+    if (cache_own_key(s, &k))
+        pn_prefix_rest_over(pn_session_die(s)->cache.tree, &k);
+}
+
+PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s, uint32_t depth)
+{
+    pn_prefix_key k;
+    return cache_own_key(s, &k) ? pn_prefix_let_go(pn_session_die(s)->cache.tree, &k, depth) : 0;
 }
 
 /* Where memory is short it is left to what has to be there. */

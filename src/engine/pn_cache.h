@@ -36,10 +36,10 @@ PN_INTERNAL void pn_cache_insert(pn_session *s, bool whole);
 /* Is it worth while to make a snapshot of the session's state?  last_only: at the last page boundary alone. */
 PN_INTERNAL bool pn_cache_wants_state(const pn_session *s, bool *last_only);
 
-/* With the lock held: pages [from, *to) of the session are the cache's and its alone (pn_prefix_only).  _let_go: the session's
- * alone from now on; returns what that gave back. */
-PN_INTERNAL uint32_t pn_cache_only(pn_session *s, uint32_t *to);
-PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s);
+/* With the lock held, of a session that rests: pn_prefix_rest(), _rest_over(), _let_go(). */
+PN_INTERNAL void pn_cache_rest(pn_session *s);
+PN_INTERNAL void pn_cache_rest_over(pn_session *s);
+PN_INTERNAL uint64_t pn_cache_let_go(pn_session *s, uint32_t depth);
 
 /* A session of a recurrent model goes back to n tokens, where the cache has a snapshot.  False: it has none. */
 PN_INTERNAL bool pn_cache_rewind(pn_session *s, uint32_t n);

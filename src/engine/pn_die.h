@@ -84,6 +84,7 @@ typedef struct pn_die {
     pn_die_door door;
     pn_sim_params sim;
     pn_sim_memory memory;
+    atomic_ullong floor_owed;   /* bytes of it that are free, and for the floors of models on it alone */
     double clock;               /* seconds; under the engine's clock_lock, as the next */
     uint32_t n_work;            /* jobs, and steps that are none's */
 } pn_die;
@@ -111,7 +112,7 @@ PN_INTERNAL bool pn_die_resize(pn_die *die, uint64_t bytes);
 /* Where pages and working memory come from. */
 PN_INTERNAL pn_mem *pn_die_mem(pn_die *die);
 
-/* Bytes that are free there; UINT64_MAX: it has no memory of its own. */
+/* Bytes that are free there for anybody; UINT64_MAX: it has no memory of its own. */
 PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die);
 
 /* A model's weights come, and go.  PN_E_BUDGET: there is no room. */

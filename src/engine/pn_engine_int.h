@@ -88,7 +88,7 @@ struct pn_engine {
     bool cold_always;
     atomic_uint n_turns;        /* that hold a reserve */
     atomic_ullong floor_bytes;  /* of all models' floors, in PN_ACCT_KV: kept, or of the turn that runs on it */
-    atomic_ullong floor_owed;   /* the rest of them, of the host's memory: free, and for nobody else */
+    atomic_ullong floor_owed;   /* the rest of them: free, and for nobody else */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
     double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
@@ -124,12 +124,12 @@ struct pn_model {
     pn_engine *engine;
     pn_model *next;             /* of the engine's, under its models_lock */
     bool listed;
-    void *floor;                /* owned, touched [floor_bytes]: memory for one turn, NULL while a turn uses it; under the
-                                   engine's admit_lock, as the next */
-    uint64_t floor_bytes;       /* 0: none is kept */
-    uint64_t floor_owed;        /* of those, what is not there while a turn uses it or until it is filled again */
+    void *floor[PN_MAX_PARTS];  /* owned, touched [floor_part]: memory for one turn, each die's share; under the engine's admit_lock, as the
+                                   next */
+    uint64_t floor_part[PN_MAX_PARTS], floor_bytes;     /* their sum; 0: none is kept */
+    uint64_t floor_owed[PN_MAX_PARTS];  /* of those, what is not there while a turn uses it or until it is filled again */
     uint32_t floor_tokens;
-    bool floor_used;
+    bool floor_kept, floor_used;        /* it is there; a turn runs on it */
     pn_die *dies[PN_MAX_PARTS]; /* [n_dies]: where it is; the first one's scheduler and cache are its */
     uint32_t n_dies;            /* 0: without weights */
     uint32_t n_uploaded;
@@ -264,11 +264,10 @@ PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *who
 PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n);
 
 /* Under pressure, between steps: pages of the session become smaller ones of `type` (pn_kv_requant_some), at least
- * one if any may, no further one after `deadline` (pn_os_now).  idle: what the prefix cache holds beside it alone it lets
- * go, for that, as it is, would be a page that a cold run would have made.  Returns the bytes freed; _gain: what all would
- * free, of pages. */
-PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, bool idle, double deadline);
-PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle);
+ * one if any may, no further one after `deadline` (pn_os_now).  Returns the bytes freed; _gain: what all would free.
+ * Of sessions at rest: pn_smaller.h. */
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline);
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent);
 PN_INTERNAL bool pn_session_requant_pays(pn_session *s, uint32_t type);        /* pn_kv_requant_pays */
 
 /* A turn begins: pages for all positions before `end` (more than n_ctx: before n_ctx), for a session by the turn.

@@ -214,7 +214,7 @@ PN_INTERNAL pn_status pn_gen_open(pn_gen *g, pn_session *s, const pn_generate_pa
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
     g->since = pn_os_now();
-    pn_status st = pn_session_unpark(s, err);
+    pn_status st = pn_session_unpark(s, 0, err);
     if (st)
         return st;
     if (!p->n_prompt && !s->has_logits)
@@ -299,6 +299,7 @@ static void generate_keep(pn_gen *g, size_t *raw_len)
 
 PN_INTERNAL pn_status pn_gen_close(pn_gen *g, pn_status st, pn_generate_result *result, size_t *raw_len, pn_err *err)
 {
+    pn_session_park_stop(g->s);
     *(g->in_prompt ? &g->r.prefill_seconds : &g->r.decode_seconds) = pn_os_now() - g->since;
     if (g->in_prompt)
         g->first = g->s->kv.length;

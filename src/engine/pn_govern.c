@@ -9,7 +9,8 @@
 #include "base/pn_os.h"
 
 static const double govern_fresh = 1;           /* seconds: memory sheet 2.4 */
-static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3 */
+static const double govern_slice = 0.01;        /* seconds on the ladder between two steps: memory sheet 7 rule 3; */
+static const double govern_share = 0.2;         /* where that is between each two, this much of them at most */
 static const double govern_disk = 500e6;        /* bytes a second: what refaults are measured by until a disk has been */
 static const double govern_hint = 5;
 static const double govern_rest = 5;            /* seconds without work before the gate is looked at, */
@@ -301,17 +302,18 @@ static void govern_show(pn_governor *g)
     pn_mutex_unlock(&g->lock);
 }
 
-static void govern_move(pn_engine *e, uint32_t resource, double now)
+static void govern_move(pn_engine *e, uint32_t resource, double now, double until)
 {
     pn_governor *g = &e->govern;
     pn_ladder_view v = govern_view(e, resource, now);
     pn_ladder_change c;
-    double until = pn_os_now() + govern_slice;
     while (pn_os_now() < until && pn_ladder_step(&g->ladder, resource, &v, until, &c)) {
         pn_mem_event ev = {.kind = PN_MEM_RUNG, .resource = resource, .rank = c.rung->rank, .undone = c.undone, .bytes = c.freed};
+        const pn_ladder_state *is = pn_ladder_find(&g->ladder, c.rung->rank, resource);
         snprintf(ev.what, sizeof ev.what, "%s", c.rung->name);
         govern_show(g);
-        pn_govern_event(e, &ev);
+        if (c.freed || !(is->unfinished || is->undoing))        /* a slice that only prepared something is no news */
+            pn_govern_event(e, &ev);
     }
 }
 
@@ -326,14 +328,18 @@ static bool govern_enter(pn_governor *g, bool enter)
     return ok;
 }
 
-static void govern_climb(pn_engine *e, double now)
+/* share: of the time since the last slice, at most. */
+static void govern_climb(pn_engine *e, double now, double share)
 {
     pn_governor *g = &e->govern;
     if (!govern_enter(g, true))
         return;
+    double slice = PN_MIN(govern_slice, share * (pn_os_now() - g->climbed));
     for (uint32_t r = 0; r < g->n; r++)
         if (govern_has(e, r))
-            govern_move(e, r, now);
+            govern_move(e, r, now, pn_os_now() + slice);
+    g->climbed = pn_os_now();
+    atomic_store(&g->goes_on, pn_ladder_goes_on(&g->ladder));
     govern_enter(g, false);
 }
 
@@ -346,6 +352,23 @@ static void govern_refill(pn_engine *e)
     pn_mutex_unlock(&e->models_lock);
 }
 
+/* With nobody left at work the first of those put aside comes back.  share: as above.  Whom it tells may want the ladder. */
+static void govern_resume(pn_engine *e, double share)
+{
+    pn_governor *g = &e->govern;
+    if (!govern_enter(g, true))
+        return;
+    double now = pn_os_now(), until = now + PN_MIN(govern_slice, share * (now - g->climbed));
+    const pn_ladder_state *aside = pn_ladder_find(&g->ladder, PN_RUNG_ASIDE, 0);
+    bool goes_on = aside && aside->unfinished;
+    govern_enter(g, false);
+    (void)pn_sched_resume(e, true, goes_on, until);
+    if (govern_enter(g, true)) {
+        g->climbed = pn_os_now();
+        govern_enter(g, false);
+    }
+}
+
 PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
 {
     pn_governor *g = &e->govern;
@@ -353,12 +376,17 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
     pn_mutex_lock(&g->lock);
     bool due = now >= g->due;
     pn_mutex_unlock(&g->lock);
-    if (!due)
+    if (!due) {
+        if (atomic_load(&g->goes_on))
+            govern_climb(e, now, govern_share);
+        if (atomic_load(&g->returning))
+            govern_resume(e, active ? govern_share : 1e9);
         return;
+    }
     govern_look(e, now, active);
-    govern_climb(e, now);
+    govern_climb(e, now, 1e9);
     govern_refill(e);
-    (void)pn_sched_resume(e, true);             /* with nobody left at work the first of those put aside goes on */
+    govern_resume(e, 1e9);
 }
 
 PN_INTERNAL void pn_govern_glance(pn_engine *e)
@@ -388,6 +416,10 @@ PN_INTERNAL double pn_govern_wait(pn_engine *e)
     pn_mutex_lock(&g->lock);
     double wait = g->due - govern_now(g);
     pn_mutex_unlock(&g->lock);
+    if (atomic_load(&g->goes_on))
+        wait = PN_MIN(wait, govern_slice / govern_share);
+    if (atomic_load(&g->returning))
+        wait = 0.001;           /* others may be stepping */
     return e->n_models || atomic_load(&g->worst) ? PN_MAX(wait, 0.0) : -1;
 }
 
@@ -542,7 +574,7 @@ PN_API void pn_mem_poll(pn_engine *e)
 {
     double now = govern_now(&e->govern);
     govern_look(e, now, true);
-    govern_climb(e, now);
+    govern_climb(e, now, 1e9);
 }
 
 /* ------------------------------------------------------------------------------------------

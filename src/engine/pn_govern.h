@@ -56,6 +56,9 @@ typedef struct pn_governor {
     bool moving;                /* a thread is on the ladder, which is then its own */
 
     pn_ladder ladder;
+    double climbed;             /* pn_os_now() when a thread left it last */
+    atomic_bool returning;      /* a request that was put aside is being read back: the same */
+    atomic_bool goes_on;        /* a rung had no time left: go on between the next two steps, whenever the next reading is due */
     void (*on_event)(void *user, const pn_mem_event *ev);
     void *event_user;
     atomic_ullong failed[PN_LADDER_RESOURCES];      /* bytes asked for in vain since the last look */

@@ -9,7 +9,7 @@
 #include "base/pn_os_dir.h"
 #include "base/pn_os_direct.h"
 
-enum { PARK_STATE = 0xff, PARK_STATES = 2, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 8 << 20 };
+enum { PARK_STATE = 0xff, PARK_STATES = 2, PARK_BLOCK = PN_DIRECT_ALIGN, PARK_PIECE = 128 << 10, PARK_ROOM = PARK_PIECE + PARK_BLOCK, PARK_FLUSH = 1 << 20 };
 
 /* A page in the file: whole blocks, one behind the other in this order. */
 typedef struct park_page {
@@ -21,43 +21,130 @@ typedef struct park_page {
 
 typedef struct pn_parked {
     pn_os_direct file;          /* it has no name any more */
-    bool in_turn;               /* it held a reserve */
+    pn_park_stage stage;
+    bool in_turn;               /* there: it held a reserve */
+    void *room;                 /* owned, [PARK_ROOM], but there */
+    uint8_t *piece;             /* in it, aligned */
+    uint32_t i, sum;            /* the page under way, and its check sum so far */
+    uint64_t done, at;          /* bytes of it; of the file */
     uint32_t n;
     park_page page[];           /* [n] */
 } pn_parked;
 
 static size_t park_size(uint32_t n) { return sizeof(pn_parked) + n * sizeof(park_page); }
 
-/* Moving a page: the buffer, and where in the file it is. */
-typedef struct park_way {
-    pn_parked *p;
-    const pn_crc32c *crc;
-    void *room;                 /* owned, [PARK_ROOM] */
-    uint8_t *piece;             /* in it, aligned */
-    uint64_t at;
-} park_way;
+PN_INTERNAL pn_park_stage pn_session_park_stage(const pn_session *s) { return s->parked ? s->parked->stage : PN_PARK_NONE; }
 
-static pn_status park_begin(park_way *w, pn_session *s, pn_parked *p, pn_err *err)
+static bool park_is_over(double deadline) { return deadline > 0 && pn_os_now() >= deadline; }
+
+/* At the beginning of the file, this way. */
+static pn_status park_begin(pn_session *s, pn_park_stage stage, pn_err *err)
 {
-    *w = (park_way){.p = p, .crc = pn_cold_crc(s->model->engine->cold)};
-    w->room = pn_mem_alloc(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, PARK_ROOM);
-    w->piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)w->room, PARK_BLOCK);
-    return w->room ? PN_OK : pn_fail_nomem(err, "moving keys and values", PARK_ROOM);
+    pn_parked *p = s->parked;
+    p->room = pn_mem_alloc(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, PARK_ROOM);
+    if (!p->room)
+        return pn_fail_nomem(err, "moving keys and values", PARK_ROOM);
+    p->piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)p->room, PARK_BLOCK);
+    p->stage = stage;
+    p->i = p->sum = 0;
+    p->done = p->at = 0;
+    return PN_OK;
 }
 
-static void park_end(park_way *w, pn_session *s) { pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, w->room, PARK_ROOM); }
+static void park_end(pn_session *s)
+{
+    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_STAGE, s->parked->room, PARK_ROOM);
+    s->parked->room = NULL;
+}
+
+/* Not parked any more, whatever the session holds. */
+static void park_free(pn_session *s)
+{
+    pn_parked *p = s->parked;
+    park_end(s);
+    pn_os_direct_close(&p->file);
+    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_MISC, p, park_size(p->n));
+    s->parked = NULL;
+}
+
+/* Every page and the reserve. */
+static void park_unload(pn_session *s)
+{
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    pn_mutex_lock(pages);
+    pn_kv_unload(&s->kv);
+    pn_mutex_unlock(pages);
+}
+
+/* All of it is in the file, and nothing else. */
+static void park_arrive(pn_session *s)
+{
+    pn_parked *p = s->parked;
+    park_unload(s);
+    park_end(s);
+    p->stage = PN_PARK_THERE;
+    p->in_turn = s->in_turn;
+    if (s->in_turn)
+        atomic_fetch_sub(&s->model->engine->n_turns, 1u);
+    s->in_turn = false;
+}
+
+/* The next piece, from memory to the file or the other way. */
+static pn_status park_piece(pn_session *s, pn_err *err)
+{
+    pn_parked *p = s->parked;
+    park_page *r = &p->page[p->i];
+    bool away = p->stage == PN_PARK_AWAY;
+    size_t n = (size_t)PN_MIN(r->bytes - p->done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
+    uint8_t *data = (uint8_t *)(r->group == PARK_STATE ? pn_snap_data(s->kv.state.in, r->index) : s->kv.group[r->group].table[r->index]->data) + p->done;
+    if (away) {
+        memcpy(p->piece, data, n);
+        memset(p->piece + n, 0, whole - n);
+    }
+    pn_status st = away ? pn_os_direct_write(&p->file, p->at, p->piece, whole, err) : pn_os_direct_read(&p->file, p->at, p->piece, whole, whole, err);
+    if (st)
+        return st;
+    p->sum = pn_crc32c_add(pn_cold_crc(s->model->engine->cold), p->sum, p->piece, whole);
+    if (!away)
+        memcpy(data, p->piece, n);
+    p->at += whole;
+    p->done += n;
+    if (p->done < r->bytes)
+        return PN_OK;
+    if (away)
+        r->sum = p->sum;
+    else if (r->sum != p->sum)
+        return pn_fail(err, PN_E_IO, "keys and values that were put away came back damaged");
+    else if (r->group != PARK_STATE)
+        pn_kv_filled(&s->kv, r->group, r->index);
+    p->i++;
+    p->sum = 0;
+    p->done = 0;
+    return PN_OK;
+}
 
 /* ------------------------------------------------------------------------------------------
  * Away
  * ------------------------------------------------------------------------------------------ */
 
-static uint32_t park_count(const pn_kv *kv)
+/* What there is to move; p NULL: how much. */
+static uint32_t park_list(const pn_kv *kv, park_page *out)
 {
     uint32_t n = 0;
     for (uint32_t g = 0; g < kv->spec->n_groups; g++)
-        for (uint32_t i = 0; i < kv->group[g].n_table; i++)
-            n += kv->group[g].table[i] != NULL;
-    return n + (kv->state.in ? PARK_STATES : 0);
+        for (uint32_t i = 0; i < kv->group[g].n_table; i++) {
+            const pn_kv_page *p = kv->group[g].table[i];
+            if (p && out)
+                out[n] = (park_page){.bytes = pn_kv_page_bytes(&kv->spec->group[g], p->k_type, p->v_type), .index = i, .group = (uint8_t)g, .type = p->k_type};
+            n += p != NULL;
+        }
+    for (uint32_t i = 0; kv->state.in && i < PARK_STATES; i++) {
+        uint64_t bytes = i ? kv->state.slot_second : kv->state.slot_bytes - kv->state.slot_second;
+        if (bytes && out)
+            out[n] = (park_page){.bytes = bytes, .index = i, .group = PARK_STATE};
+        n += bytes != 0;
+    }
+    return n;
 }
 
 static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
@@ -72,94 +159,84 @@ static pn_status park_file(pn_session *s, pn_os_direct *f, pn_err *err)
     return st;
 }
 
-static pn_status park_write(park_way *w, park_page *r, const uint8_t *data, pn_err *err)
-{
-    pn_status st = PN_OK;
-    for (uint64_t done = 0; done < r->bytes && !st;) {
-        size_t n = (size_t)PN_MIN(r->bytes - done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
-        memcpy(w->piece, data + done, n);
-        memset(w->piece + n, 0, whole - n);
-        r->sum = pn_crc32c_add(w->crc, r->sum, w->piece, whole);
-        st = pn_os_direct_write(&w->p->file, w->at, w->piece, whole, err);
-        w->at += whole;
-        done += n;
-        if (!st && w->at % PARK_FLUSH == 0)     /* where it goes through the cache: no more than this is dirty */
-            st = pn_os_direct_flush(&w->p->file, err);
-    }
-    return st;
-}
-
-static pn_status park_write_all(pn_session *s, pn_parked *p, pn_err *err)
-{
-    const pn_kv *kv = &s->kv;
-    park_way w;
-    pn_status st = park_begin(&w, s, p, err);
-    for (uint32_t g = 0; g < kv->spec->n_groups && !st; g++)
-        for (uint32_t i = 0; i < kv->group[g].n_table && !st; i++) {
-            const pn_kv_page *page = kv->group[g].table[i];
-            if (!page)
-                continue;
-            park_page *r = &p->page[p->n++];
-            *r = (park_page){.bytes = pn_kv_page_bytes(&kv->spec->group[g], page->k_type, page->v_type), .index = i, .group = (uint8_t)g,
-                             .type = page->k_type};
-            st = park_write(&w, r, page->data, err);
-        }
-    for (uint32_t i = 0; kv->state.in && i < PARK_STATES && !st; i++) {
-        park_page *r = &p->page[p->n++];
-        *r = (park_page){.bytes = i ? kv->state.slot_second : kv->state.slot_bytes - kv->state.slot_second, .index = i, .group = PARK_STATE};
-        st = park_write(&w, r, pn_snap_data(kv->state.in, i), err);
-    }
-    if (!st)
-        st = pn_os_direct_flush(&p->file, err);
-    park_end(&w, s);
-    return st;
-}
-
-static void park_free(pn_session *s, pn_parked *p, uint32_t n)
-{
-    pn_os_direct_close(&p->file);
-    pn_mem_free(pn_engine_mem(s->model->engine), PN_ACCT_MISC, p, park_size(n));
-}
-
-/* Every page and the reserve. */
-static void park_unload(pn_session *s)
-{
-    pn_mutex *pages = &pn_session_die(s)->cache.lock;
-    pn_mutex_lock(pages);
-    pn_kv_unload(&s->kv);
-    pn_mutex_unlock(pages);
-}
-
-PN_INTERNAL pn_status pn_session_park(pn_session *s, uint64_t *freed, pn_err *err)
+static pn_status park_leave(pn_session *s, pn_err *err)
 {
     pn_engine *e = s->model->engine;
-    uint32_t n = park_count(&s->kv);
+    uint32_t n = park_list(&s->kv, NULL);
     if (!e->cold || !s->kv.by_turn)
         return pn_fail(err, PN_E_UNSUPPORTED, "%s", e->cold ? "the session has its memory for good" : "there is no directory to park a session in");
-    if (s->parked)
-        return pn_fail(err, PN_E_STATE, "the session is parked");
-    pn_parked *p = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, park_size(n));
+    pn_parked *p = s->parked = pn_mem_calloc(pn_engine_mem(e), PN_ACCT_MISC, 1, park_size(n));
     if (!p)
         return pn_fail_nomem(err, "parking a session", park_size(n));
     p->file.fd = -1;
+    p->n = park_list(&s->kv, p->page);
     pn_status st = park_file(s, &p->file, err);
-    if (!st)
-        st = park_write_all(s, p, err);
-    if (st) {
-        park_free(s, p, n);
-        return st;
+    return st ? st : park_begin(s, PN_PARK_AWAY, err);
+}
+
+/* A piece of the file; at its end what is still on its way to the disk: it must be there before anything is given back.  Where
+ * writing goes through the cache, little is dirty at any time. */
+static pn_status park_write(pn_session *s, pn_err *err)
+{
+    pn_parked *p = s->parked;
+    pn_status st = p->i < p->n ? park_piece(s, err) : PN_OK;
+    bool end = p->i == p->n;
+    if (!st && (end || p->at % PARK_FLUSH == 0))
+        st = pn_os_direct_flush(&p->file, err);
+    if (!st && end) {
+        p->stage = PN_PARK_GOING;
+        p->i = 0;
     }
+    return st;
+}
+
+/* A page; with the last one the rest. */
+static void park_give(pn_session *s)
+{
+    pn_parked *p = s->parked;
+    pn_mutex *pages = &pn_session_die(s)->cache.lock;
+    if (p->i < p->n && p->page[p->i].group != PARK_STATE) {
+        pn_mutex_lock(pages);
+        pn_kv_unload_page(&s->kv, p->page[p->i].group, p->page[p->i].index);
+        pn_mutex_unlock(pages);
+        p->i++;
+    }
+    if (p->i == p->n || p->page[p->i].group == PARK_STATE)
+        park_arrive(s);
+}
+
+static void park_give_slice(pn_session *s, double deadline, uint64_t *freed)
+{
+    pn_engine *e = s->model->engine;
     uint64_t before = atomic_load(&e->ledger.total);
-    park_unload(s);
-    uint64_t after = atomic_load(&e->ledger.total);
-    if (freed)
-        *freed = pn_sub_sat(before, after);
-    s->parked = p;
-    p->in_turn = s->in_turn;
-    if (s->in_turn)
-        atomic_fetch_sub(&e->n_turns, 1u);
-    s->in_turn = false;
-    return PN_OK;
+    if (s->parked->stage == PN_PARK_BACK)
+        park_arrive(s);
+    while (s->parked->stage == PN_PARK_GOING) {
+        park_give(s);
+        if (park_is_over(deadline))
+            break;
+    }
+    uint64_t after = atomic_load(&e->ledger.total) + (s->parked->stage == PN_PARK_THERE ? PARK_ROOM : 0);
+    if (freed)                                  /* the buffer, which is gone now, had come with the parking */
+        *freed += pn_sub_sat(before, after);
+}
+
+PN_INTERNAL pn_status pn_session_park(pn_session *s, double deadline, uint64_t *freed, pn_err *err)
+{
+    pn_park_stage stage = pn_session_park_stage(s);
+    if (stage == PN_PARK_THERE)
+        return pn_fail(err, PN_E_STATE, "the session is parked");
+    pn_status st = stage == PN_PARK_NONE ? park_leave(s, err) : PN_OK;
+    while (!st && s->parked->stage == PN_PARK_AWAY) {
+        st = park_write(s, err);
+        if (!st && park_is_over(deadline))
+            return PN_OK;
+    }
+    if (!st)
+        park_give_slice(s, deadline, freed);
+    else if (s->parked)
+        park_free(s);
+    return st;
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -181,7 +258,7 @@ static pn_need park_need(const pn_session *s)
     return need;
 }
 
-PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s) { return s->parked ? park_need(s).all : 0; }
+PN_INTERNAL uint64_t pn_session_parked_bytes(const pn_session *s) { return pn_session_park_stage(s) == PN_PARK_THERE ? park_need(s).all : 0; }
 
 /* Pages for all of it and the reserve, or nothing. */
 static bool park_take(pn_session *s)
@@ -205,75 +282,61 @@ static pn_status park_admit(pn_session *s, pn_err *err)
     pn_mutex_lock(&e->admit_lock);
     bool room = pn_model_room(s->model, atomic_load(&e->n_turns) == 0, &need, &need, &lack);
     bool ok = room && (park_take(s) || (pn_cache_give_all(e, need.all) && park_take(s)));
+    s->in_turn = ok && s->parked->in_turn;
+    atomic_fetch_add(&e->n_turns, s->in_turn ? 1u : 0u);
     pn_mutex_unlock(&e->admit_lock);
     return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "the session's keys and values need %" PRIu64 " bytes, %" PRIu64 " are available%s", lack.need,
                                 lack.available, lack.where);
 }
 
-static pn_status park_read(park_way *w, const park_page *r, uint8_t *data, pn_err *err)
+static pn_status park_return(pn_session *s, pn_err *err)
 {
-    uint32_t sum = 0;
-    for (uint64_t done = 0; done < r->bytes;) {
-        size_t n = (size_t)PN_MIN(r->bytes - done, (uint64_t)PARK_PIECE), whole = (size_t)pn_align_up(n, PARK_BLOCK);
-        pn_status st = pn_os_direct_read(&w->p->file, w->at, w->piece, whole, whole, err);
-        if (st)
-            return st;
-        sum = pn_crc32c_add(w->crc, sum, w->piece, whole);
-        memcpy(data + done, w->piece, n);
-        w->at += whole;
-        done += n;
-    }
-    return sum == r->sum ? PN_OK : pn_fail(err, PN_E_IO, "keys and values that were put away came back damaged");
-}
-
-static pn_status park_read_all(pn_session *s, park_way *w, pn_err *err)
-{
-    pn_status st = PN_OK;
-    for (uint32_t i = 0; i < s->parked->n && !st; i++) {
-        const park_page *r = &s->parked->page[i];
-        st = park_read(w, r, r->group == PARK_STATE ? pn_snap_data(s->kv.state.in, r->index) : s->kv.group[r->group].table[r->index]->data, err);
+    pn_status st = park_begin(s, PN_PARK_BACK, err);
+    if (!st)
+        st = park_admit(s, err);
+    if (st) {
+        park_end(s);
+        s->parked->stage = PN_PARK_THERE;
     }
     return st;
 }
 
-/* There are pages for all of it: what the file holds, or nothing. */
-static pn_status park_fill(pn_session *s, park_way *w, pn_err *err)
+PN_INTERNAL pn_status pn_session_unpark(pn_session *s, double deadline, pn_err *err)
 {
-    pn_status st = park_read_all(s, w, err);
-    s->in_turn = s->parked->in_turn;
-    if (s->in_turn)
-        atomic_fetch_add(&s->model->engine->n_turns, 1u);
+    pn_status st = PN_OK;
+    if (pn_session_park_stage(s) != PN_PARK_BACK)
+        pn_session_park_stop(s);
+    if (pn_session_park_stage(s) == PN_PARK_THERE && (st = park_return(s, err)) != PN_OK)
+        return st;
+    while (!st && s->parked && s->parked->i < s->parked->n) {
+        st = park_piece(s, err);
+        if (!st && park_is_over(deadline))
+            break;
+    }
     if (st) {
-        park_unload(s);
         pn_session_park_drop(s);
         pn_session_end_turn(s);
         return PN_E_IO;
     }
-    park_free(s, s->parked, s->parked->n);
-    s->parked = NULL;
+    if (s->parked && s->parked->i == s->parked->n)
+        park_free(s);
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_session_unpark(pn_session *s, pn_err *err)
+PN_INTERNAL void pn_session_park_stop(pn_session *s)
 {
-    park_way w;
-    if (!s->parked)
-        return PN_OK;
-    pn_status st = park_begin(&w, s, s->parked, err);
-    if (!st)
-        st = park_admit(s, err);
-    if (!st)
-        st = park_fill(s, &w, err);
-    park_end(&w, s);
-    return st;
+    pn_park_stage stage = pn_session_park_stage(s);
+    if (stage == PN_PARK_AWAY)
+        park_free(s);
+    else if (stage == PN_PARK_GOING || stage == PN_PARK_BACK)
+        park_arrive(s);
 }
 
 PN_INTERNAL void pn_session_park_drop(pn_session *s)
 {
     if (!s->parked)
         return;
-    park_free(s, s->parked, s->parked->n);
-    s->parked = NULL;
+    park_free(s);
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
     (void)pn_kv_truncate(&s->kv, 0);

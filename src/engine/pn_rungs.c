@@ -64,9 +64,10 @@ static pn_rung_state rung_prefix_apply(void *user, uint32_t resource, uint64_t w
     return *freed < want && rung_prefix_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_prefix_undo(void *user, uint32_t resource)
+static pn_rung_state rung_prefix_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         atomic_store(&die->cache.held, false);
     return PN_RUNG_DONE;
@@ -90,9 +91,10 @@ static pn_rung_state rung_states_apply(void *user, uint32_t resource, uint64_t w
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_states_undo(void *user, uint32_t resource)
+static pn_rung_state rung_states_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         pn_cache_few_states(die, false);
     return PN_RUNG_DONE;
@@ -131,10 +133,11 @@ static pn_rung_state rung_slots_apply(void *user, uint32_t resource, uint64_t wa
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_slots_undo(void *user, uint32_t resource)
+static pn_rung_state rung_slots_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));) {
         uint32_t ready, slots = atomic_load(&die->slots);
         if (slots == UINT32_MAX)
@@ -218,21 +221,23 @@ static uint64_t rung_rows_widen(pn_die *die)
     return atomic_load(&die->max_rows) != UINT32_MAX;
 }
 
-static pn_rung_state rung_rows_undo(void *user, uint32_t resource)
+static pn_rung_state rung_rows_undo(void *user, uint32_t resource, double deadline)
 {
+    (void)deadline;
     return rungs_sum(user, resource, rung_rows_widen) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
 /* ------------------------------------------------------------------------------------------
- * 15  one at a time: the others stand aside, newest first, their keys and values on disk; they go on oldest first
+ * 15  one at a time: the others stand aside, newest first, their keys and values on disk; they go on oldest first.
+ *     The last slices of one that comes back are the governor's: it has its memory, whatever becomes of the level
  * ------------------------------------------------------------------------------------------ */
 
 static uint64_t rung_aside_gain(void *user, uint32_t resource) { return resource ? 0 : pn_sched_parkable(user); }
 
 static pn_rung_state rung_aside_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)deadline;
-    *freed = pn_sched_park(user);
+    if (pn_sched_park(user, deadline, freed))
+        return PN_RUNG_SLICE;
     return *freed && *freed < want && rung_aside_gain(user, resource) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
@@ -242,10 +247,10 @@ static uint64_t rung_aside_retake(void *user, uint32_t resource)
     return pn_sched_parked(user);
 }
 
-static pn_rung_state rung_aside_undo(void *user, uint32_t resource)
+static pn_rung_state rung_aside_undo(void *user, uint32_t resource, double deadline)
 {
     (void)resource;
-    (void)pn_sched_resume(user, false);
+    (void)pn_sched_resume(user, false, false, deadline);
     return pn_sched_parked(user) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
@@ -276,7 +281,7 @@ PN_INTERNAL void pn_rungs_add(pn_engine *e)
     };
     const pn_rung disk[] = {
         {.rank = 9, .name = "cold", .level = PN_LEVEL_TIGHT, .gain = pn_tier_gain, .apply = pn_tier_apply},
-        {.rank = 15, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_aside_gain, .apply = rung_aside_apply, .retake = rung_aside_retake,
+        {.rank = PN_RUNG_ASIDE, .name = "one_at_a_time", .level = PN_LEVEL_CRITICAL, .gain = rung_aside_gain, .apply = rung_aside_apply, .retake = rung_aside_retake,
          .undo = rung_aside_undo},
     };
     pn_rungs_register(e, rungs, PN_COUNT_OF(rungs));

@@ -6,6 +6,8 @@
 
 #include "engine/pn_engine_int.h"
 
+enum { PN_RUNG_ASIDE = 15 };    /* one at a time */
+
 /* All of them, once, when the engine is opened. */
 PN_INTERNAL void pn_rungs_add(pn_engine *e);
 

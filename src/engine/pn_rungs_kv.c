@@ -14,6 +14,7 @@
 #include "engine/pn_gate.h"
 #include "engine/pn_rungs.h"
 #include "engine/pn_sched.h"
+#include "engine/pn_smaller.h"
 
 #include <stdio.h>
 
@@ -77,10 +78,11 @@ static pn_rung_state rung_new_apply(void *user, uint32_t resource, uint64_t want
     return PN_RUNG_DONE;
 }
 
-static pn_rung_state rung_new_undo(void *user, uint32_t resource)
+static pn_rung_state rung_new_undo(void *user, uint32_t resource, double deadline)
 {
     pn_engine *e = user;
     pn_rung_state more = PN_RUNG_DONE;
+    (void)deadline;
     for (pn_die *die = NULL; (die = pn_rungs_die(e, resource, die));)
         if (atomic_load(&die->kv_step) && atomic_fetch_sub(&die->kv_step, 1u) > 1)
             more = PN_RUNG_MORE;
@@ -115,42 +117,40 @@ static uint32_t rung_walk_type(const rung_walk *w, pn_model *m)
     return pn_rungs_kv_type(m, w->smallest ? (uint32_t)RUNG_KV_STEPS : PN_MAX(1u, step));
 }
 
-/* True: it was made smaller.  What somebody chose a type for keeps it. */
-static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type, bool idle)
-{
-    if (!s->auto_type || rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
-        return false;
-    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, idle, w->deadline > 0 ? w->deadline : pn_os_now() + 0.01)
-                            : pn_session_requant_gain(s, type, w->smallest, idle);
-    w->bytes += n;
-    return w->convert && n > 0;
-}
+static double rung_walk_until(const rung_walk *w) { return w->deadline > 0 ? w->deadline : pn_os_now() + 0.01; }
 
 static void rung_walk_idle(pn_engine *e, rung_walk *w)
 {
     pn_mutex_lock(&e->models_lock);
     for (pn_model *m = e->models; m; m = m->next) {
-        if (!m->n_dies || !rung_walk_on(w, m))
+        if (!m->n_dies || !rung_walk_on(w, m) || rung_walk_over(w))
             continue;
         uint32_t type = rung_walk_type(w, m);
-        pn_mutex_lock(&m->lock);
-        for (pn_session *s = m->sessions; s; s = s->next)
-            if (pn_session_try_take(s)) {
-                (void)rung_walk_session(w, s, type, true);
-                pn_session_untake(s);
-            }
-        pn_mutex_unlock(&m->lock);
+        w->bytes += w->convert ? pn_smaller_idle(m, type, w->smallest, w->want - w->bytes, rung_walk_until(w)) : pn_smaller_idle_gain(m, type, w->smallest);
     }
     pn_mutex_unlock(&e->models_lock);
 }
 
-/* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too. */
+/* True: it was made smaller.  What somebody chose a type for keeps it. */
+static bool rung_walk_session(rung_walk *w, pn_session *s, uint32_t type)
+{
+    if (!s->auto_type || rung_walk_over(w) || rung_kv_token(s->model, type) >= rung_kv_token(s->model, s->kv_type))
+        return false;
+    uint64_t n = w->convert ? pn_session_requant(s, type, w->smallest, rung_walk_until(w)) : pn_session_requant_gain(s, type, w->smallest);
+    w->bytes += n;
+    return w->convert && n > 0;
+}
+
+/* Rung 8 leaves a hybrid whose pages are little of what it holds; rung 17 takes that, too.  One that is put aside is left: its
+ * pages are being moved. */
 static void rung_walk_job(void *user, pn_job *j)
 {
     rung_walk *w = user;
     pn_model *m = j->s->model;
+    if (j->s->parked)
+        return;
     uint32_t type = rung_walk_on(w, m) ? rung_walk_type(w, m) : j->s->kv_type;
-    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type, false))
+    if ((w->smallest || pn_session_requant_pays(j->s, type)) && rung_walk_session(w, j->s, type))
         j->gen.r.kv_degraded = 1;
 }
 

@@ -110,9 +110,9 @@ static uint64_t rung_experts_grow(pn_model *m, uint64_t want)
     return missing ? rung_experts_to(m, rung_info(m).expert_bytes + missing) : 0;
 }
 
-static pn_rung_state rung_experts_undo(void *user, uint32_t resource)
+static pn_rung_state rung_experts_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource;
+    (void)resource, (void)deadline;
     (void)rung_models(user, rung_experts_grow, UINT64_MAX);
     return rung_models(user, rung_experts_missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
@@ -256,9 +256,9 @@ static uint64_t rung_weights_grow(pn_model *m, uint64_t want)
     return 0;
 }
 
-static pn_rung_state rung_weights_undo(void *user, uint32_t resource)
+static pn_rung_state rung_weights_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource;
+    (void)resource, (void)deadline;
     (void)rung_models(user, rung_weights_grow, UINT64_MAX);
     return rung_models(user, rung_weights_missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }

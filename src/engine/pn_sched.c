@@ -514,7 +514,7 @@ PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), 
     return true;
 }
 
-PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag)
+PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, void *user), void *user)
 {
     uint64_t sum = 0;
     bool ours;
@@ -525,7 +525,7 @@ PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q
         if (!sched_enter(q))
             continue;
         if (!q->open && !q->computed)
-            sum += fn(q, flag);
+            sum += fn(q, user);
         sched_leave(q);
     }
     if (ours)

@@ -91,17 +91,19 @@ PN_INTERNAL uint64_t pn_sched_idle_bytes(pn_sched *q, bool drop);
  * scheduler's lock held and takes only what is below it.  False: another thread steps just now. */
 PN_INTERNAL bool pn_sched_each(pn_engine *e, void (*fn)(void *user, pn_job *j), void *user);
 
-/* Put the request aside that began last, of at least two that are worked on; its keys and values go to disk.  Returns
- * the bytes that came back. */
-PN_INTERNAL uint64_t pn_sched_park(pn_engine *e);
+/* Put the request aside that began last, of at least two that are worked on; its keys and values go to disk.  A slice until
+ * `deadline` (pn_os_now; 0: to the end), from the first of which on it waits.  True: it is not there yet.  *freed: more bytes
+ * that came back. */
+PN_INTERNAL bool pn_sched_park(pn_engine *e, double deadline, uint64_t *freed);
 
 /* Bytes that putting all but one aside would give, at most.  Bytes that the one put aside first wants back; 0: none is. */
 PN_INTERNAL uint64_t pn_sched_parkable(pn_engine *e);
 PN_INTERNAL uint64_t pn_sched_parked(pn_engine *e);
 
-/* The one put aside first goes on, if there is memory for it.  idle_only: if nothing else is worked on.  False: nobody
- * went on. */
-PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only);
+/* The one put aside first comes back, if there is memory for it, or comes further: a slice.  idle_only: if nothing else is worked
+ * on, or it has begun to.  goes_on: pn_sched_park() will be called again, so that one which it has begun with is left.
+ * False: nobody did.  govern.returning says whether it has to go on. */
+PN_INTERNAL bool pn_sched_resume(pn_engine *e, bool idle_only, bool goes_on, double deadline);
 
 /* Requests that are worked on, of the model with most; *n_ready: that could be. */
 PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready);

@@ -46,7 +46,7 @@ PN_INTERNAL pn_step pn_sched_step(pn_sched *q);
 /* ---- pn_sched.c ----------------------------------------------------------------------------- */
 
 /* fn for each scheduler that has no step open, entered, on the stepping thread; the sum of what it returns. */
-PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, bool flag), bool flag);
+PN_INTERNAL uint64_t pn_sched_each_idle(pn_engine *e, uint64_t (*fn)(pn_sched *q, void *user), void *user);
 /* With the lock held, and the job in no step. */
 PN_INTERNAL void pn_sched_hold_job(pn_job *j, int held);
 /* The job is over; the lock is not held. */

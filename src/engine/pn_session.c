@@ -297,7 +297,7 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
         return pn_fail(err, PN_E_INVALID, "cannot truncate to %" PRIu32 " tokens, the session has %" PRIu32, n,
                        s->kv.length);
     pn_session_enter(s);
-    pn_status st = n ? pn_session_unpark(s, err) : PN_OK;
+    pn_status st = n ? pn_session_unpark(s, 0, err) : PN_OK;
     if (st) {
         pn_session_leave(s);
         return st;
@@ -322,23 +322,10 @@ PN_API pn_status pn_session_truncate(pn_session *s, uint32_t n, pn_err *err)
     return PN_OK;
 }
 
-/* With the lock held. */
-static uint64_t session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle)
-{
-    uint32_t to = 0, from = idle ? pn_cache_only(s, &to) : 0;
-    return pn_kv_requant_gain_without(&s->kv, type, also_recent, from, to);
-}
-
-PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, bool idle, double deadline)
+PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_recent, double deadline)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     uint64_t bytes = 0, freed;
-    if (idle) {
-        pn_mutex_lock(pages);
-        if (session_requant_gain(s, type, also_recent, true) > session_requant_gain(s, type, also_recent, false))
-            bytes = pn_cache_let_go(s);
-        pn_mutex_unlock(pages);
-    }
     do {                        /* the lock is others', too: one page at a time */
         pn_mutex_lock(pages);
         freed = pn_kv_requant_some(&s->kv, type, also_recent, 1);
@@ -348,11 +335,11 @@ PN_INTERNAL uint64_t pn_session_requant(pn_session *s, uint32_t type, bool also_
     return bytes;
 }
 
-PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent, bool idle)
+PN_INTERNAL uint64_t pn_session_requant_gain(pn_session *s, uint32_t type, bool also_recent)
 {
     pn_mutex *pages = &pn_session_die(s)->cache.lock;
     pn_mutex_lock(pages);
-    uint64_t bytes = session_requant_gain(s, type, also_recent, idle);
+    uint64_t bytes = pn_kv_requant_gain(&s->kv, type, also_recent);
     pn_mutex_unlock(pages);
     return bytes;
 }
@@ -531,7 +518,7 @@ static pn_status session_eval(pn_session *s, const pn_token *tokens, size_t n, f
         return st;
     atomic_store(&s->cancelled, false);
     pn_session_enter(s);
-    st = pn_session_unpark(s, err);
+    st = pn_session_unpark(s, 0, err);
     if (!st)
         st = pn_session_reserve(s, s->kv.length + (uint64_t)n, err);
     for (uint32_t done = 0, rows; done < n && !st; done += rows) {

@@ -79,8 +79,9 @@ static bool ladder_apply(pn_ladder *l, uint32_t i, uint32_t resource, pn_ladder_
         s->unfinished = false;
         return false;
     }
-    s->unfinished = r->apply(r->user, resource, missing, deadline, &freed) == PN_RUNG_MORE;
-    s->empty = freed == 0;
+    s->unfinished = r->apply(r->user, resource, missing, deadline, &freed) != PN_RUNG_DONE;
+    s->empty = freed == 0 && !s->unfinished;
+    s->undoing = false;
     s->undone = false;
     s->in_force = r->undo != NULL;
     s->changed_at = l->applied_at[resource] = v->now;
@@ -120,15 +121,17 @@ static bool ladder_may_undo(const pn_ladder *l, uint32_t i, uint32_t resource, c
     return v->available >= clear && v->available - clear >= *retake;
 }
 
-static bool ladder_up(pn_ladder *l, uint32_t resource, pn_ladder_view *v, pn_ladder_change *out)
+static bool ladder_up(pn_ladder *l, uint32_t resource, pn_ladder_view *v, double deadline, pn_ladder_change *out)
 {
     for (uint32_t i = l->n; i-- > 0;) {
         pn_rung *r = &l->rung[i];
         pn_ladder_state *s = &l->state[i][resource];
-        uint64_t retake;
-        if (!ladder_may_undo(l, i, resource, v, &retake))
+        uint64_t retake = 0;            /* of a step that was begun it is taken */
+        if (s->undoing ? v->level >= r->level : !ladder_may_undo(l, i, resource, v, &retake))
             continue;
-        s->in_force = r->undo(r->user, resource) == PN_RUNG_MORE;
+        pn_rung_state is = r->undo(r->user, resource, deadline);
+        s->in_force = is != PN_RUNG_DONE;
+        s->undoing = is == PN_RUNG_SLICE;
         s->unfinished = false;
         s->undone = true;
         s->changed_at = v->now;
@@ -140,7 +143,16 @@ static bool ladder_up(pn_ladder *l, uint32_t resource, pn_ladder_view *v, pn_lad
     return false;
 }
 
+PN_INTERNAL bool pn_ladder_goes_on(const pn_ladder *l)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        for (uint32_t r = 0; r < PN_LADDER_RESOURCES; r++)
+            if (l->state[i][r].unfinished || l->state[i][r].undoing)
+                return true;
+    return false;
+}
+
 PN_INTERNAL bool pn_ladder_step(pn_ladder *l, uint32_t resource, pn_ladder_view *v, double deadline, pn_ladder_change *out)
 {
-    return ladder_down(l, resource, v, deadline, out) || ladder_up(l, resource, v, out);
+    return ladder_down(l, resource, v, deadline, out) || ladder_up(l, resource, v, deadline, out);
 }

@@ -15,8 +15,8 @@
  *   4. It is undone, highest rank first, once its level no longer holds and the threshold is cleared 1.3 times
  *      even after taking back what undoing takes; not within 10 s of its own last change, nor within 10 s of the
  *      last application on that resource.  Nor is it applied within 10 s of a step back: no rung turns round twice
- *      in 10 s.
- *   5. A rung that gave nothing back (it only stops growth, or its bytes come later) rests for 10 s.
+ *      in 10 s.  A step back that was begun goes on in slices, as long as the level allows.
+ *   5. A rung that is through and gave nothing back (it only stops growth, or its bytes come later) rests for 10 s.
  *   6. Each change is one event: the caller gets it and tells whom it concerns.
  *
  * Resources are numbered: 0 is this machine's memory, 1 + i die i's.
@@ -32,14 +32,15 @@ enum { PN_LADDER_RUNGS = 24, PN_LADDER_RESOURCES = 9 };
 
 typedef enum pn_rung_state {
     PN_RUNG_DONE = 0,           /* nothing more to apply; nothing more to undo */
-    PN_RUNG_MORE                /* the slice is over, or one step of several is undone */
+    PN_RUNG_MORE,               /* the slice is over, or one step of several is undone */
+    PN_RUNG_SLICE               /* the slice is over, whichever way: go on as soon as there is time again */
 } pn_rung_state;
 
 /* gain     bytes that applying it all would give back there; 0: nothing, or not now.
  * apply    one slice until `deadline` (the clock of the caller; 0: none), at least `want` bytes if there are as many.
  *          *freed: what it gave back, exactly; it may be 0 when the bytes come back later.
  * retake   bytes that undoing one step takes.  NULL: none.
- * undo     one step.  NULL: there is nothing to undo, e.g. lost precision. */
+ * undo     one slice of one step, as apply.  NULL: there is nothing to undo, e.g. lost precision. */
 typedef struct pn_rung {
     uint32_t rank;              /* the sheet's number: the order */
     const char *name;           /* static */
@@ -47,7 +48,7 @@ typedef struct pn_rung {
     uint64_t (*gain)(void *user, uint32_t resource);
     pn_rung_state (*apply)(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed);
     uint64_t (*retake)(void *user, uint32_t resource);
-    pn_rung_state (*undo)(void *user, uint32_t resource);
+    pn_rung_state (*undo)(void *user, uint32_t resource, double deadline);
     void *user;
 } pn_rung;
 
@@ -55,6 +56,7 @@ typedef struct pn_rung {
 typedef struct pn_ladder_state {
     bool in_force;              /* applied, and can be undone */
     bool unfinished;            /* a slice is over, there is more */
+    bool undoing;               /* the same of a step back */
     bool empty;                 /* its last application gave nothing back */
     bool undone;                /* its last change was a step back */
     double changed_at;          /* < 0: never */
@@ -96,6 +98,9 @@ PN_INTERNAL void pn_ladder_remove(pn_ladder *l, const void *user);
 /* At most one slice, or one step back.  False: there is nothing to do.  Otherwise *out, and view->available is
  * what it was plus what was freed, for the next call. */
 PN_INTERNAL bool pn_ladder_step(pn_ladder *l, uint32_t resource, pn_ladder_view *view, double deadline, pn_ladder_change *out);
+
+/* Some rung stopped for the time and has more to do. */
+PN_INTERNAL bool pn_ladder_goes_on(const pn_ladder *l);
 
 /* Bytes that are missing for rungs of `level`. */
 PN_INTERNAL uint64_t pn_ladder_missing(const pn_ladder_view *v, uint32_t level);

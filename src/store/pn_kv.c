@@ -15,8 +15,13 @@ typedef struct kv_block {
     pn_kv_page page;            /* first: cast back */
     pn_mem *mem;
     uint64_t bytes;             /* of the block */
+    pn_kv_page *heir;           /* what takes its place: pn_kv_inherit */
+    uint32_t resting;           /* of the holders, those that agree or keep it (pn_kv_rest) */
     bool written;               /* or about to be: no mere promise any more */
+    bool tree, kept, counted;   /* a tree is among those; somebody keeps it; pn_kv_rest_gain has seen it */
 } kv_block;
+
+static kv_block *kv_block_of(const pn_kv_page *p) { return (kv_block *)(uintptr_t)p; }
 
 enum { KV_HEAD = PN_MEM_ALIGN };
 
@@ -361,11 +366,16 @@ PN_INTERNAL void pn_kv_close(pn_kv *kv)
     *kv = (pn_kv){0};
 }
 
-/* Replace a common page by a copy of the sequence's own. */
-static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t i)
+/* Replace a common page by a copy of the sequence's own, of the same type: a smaller one has room in the page that was
+ * reserved. */
+static void kv_copy(pn_kv *kv, pn_kv_group *g, uint32_t gi, uint32_t i)
 {
     pn_kv_page *p = kv_take(g);
-    memcpy(p->data, g->table[i]->data, (size_t)g->page_bytes);
+    const pn_kv_page *from = g->table[i];
+    memcpy(p->data, from->data, (size_t)pn_kv_page_bytes(&kv->spec->group[gi], from->k_type, from->v_type));
+    p->k_type = from->k_type;
+    p->v_type = from->v_type;
+    p->rotated = from->rotated;
     kv_drop(kv, g, i);
     g->table[i] = p;
 }
@@ -380,7 +390,7 @@ PN_INTERNAL void pn_kv_prepare(pn_kv *kv, uint32_t n)
         for (; g->oldest < keep; g->oldest++)
             kv_drop(kv, g, g->oldest);
         if (g->table[first] && g->table[first]->common)
-            kv_copy(kv, g, first);
+            kv_copy(kv, g, gi, first);
         for (uint32_t i = first; i <= (kv->length + n - 1) / PN_KV_PAGE_TOKENS; i++)
             if (!g->table[i])
                 g->table[i] = kv_take(g);
@@ -520,6 +530,12 @@ PN_INTERNAL void pn_kv_unload(pn_kv *kv)
     pn_state_unload(&kv->state);
 }
 
+PN_INTERNAL void pn_kv_unload_page(pn_kv *kv, uint32_t g, uint32_t i)
+{
+    kv_drop(kv, &kv->group[g], i);
+    kv_group_shrink(&kv->group[g], 0);
+}
+
 PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
 {
     pn_kv_group *g = &kv->group[gi];
@@ -527,11 +543,13 @@ PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t gi, uint32_t i, uint3
     pn_kv_page *p = kv_page_new(g->mem, pn_kv_page_bytes(&kv->spec->group[gi], type, type), type);
     if (!p)
         return NULL;
-    kv_write(p);
+    p->refs = 1;
     g->table[i] = p;
     g->n_pages++;
     return p;
 }
+
+PN_INTERNAL void pn_kv_filled(pn_kv *kv, uint32_t g, uint32_t i) { kv_write(kv->group[g].table[i]); }
 
 /* ------------------------------------------------------------------------------------------
  * Smaller pages
@@ -544,6 +562,10 @@ static void kv_convert_plane(const uint8_t *src, uint32_t from, uint8_t *dst, ui
 {
     const pn_cpu_kernels *k = pn_cpu_get();
     float x[KV_PIECE];
+    if (from == to && !rotation) {
+        memcpy(dst, src, pn_kv_elem_bytes(to, n));
+        return;
+    }
     for (size_t at = 0; at < n; at += KV_PIECE) {
         size_t m = PN_MIN((size_t)KV_PIECE, n - at);
         k->kv_decode(from, src + pn_kv_elem_bytes(from, at), x, m);
@@ -566,31 +588,55 @@ static void kv_convert(const pn_stream_group *g, const pn_kv_page *src, pn_kv_pa
     }
 }
 
-/* What converting page i of group gi would free, with so many holders; 0: it may not be. */
-static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type, uint32_t holders)
+/* Table entries from 1 on that may be looked at. */
+static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
+{
+    uint32_t n = kv_table_len(kv->length);
+    return also_recent ? n : n - PN_MIN(n, 2u);
+}
+
+/* What converting page i of group gi would free if nobody but kv had it; 0: it may not be. */
+static uint64_t kv_requant_own(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
 {
     const pn_stream_group *sg = &kv->spec->group[gi];
     const pn_kv_page *p = kv->group[gi].table[i];
     if (!kv->by_turn || kv->retired || sg->window || !pn_kv_type_fits(sg, type) || i == 0 || !p)
         return 0;
     /* One that is about to be copied already has its copy in the reserve. */
-    if (p->common && (p->refs > holders || i == kv->length / PN_KV_PAGE_TOKENS))
+    if (p->common && i == kv->length / PN_KV_PAGE_TOKENS)
         return 0;
-    uint64_t now = pn_kv_page_bytes(sg, p->k_type, p->v_type), then = pn_kv_page_bytes(sg, type, type);
-    return now > then ? now - then : 0;
+    uint64_t now = kv_block_of(p)->bytes - KV_HEAD, then = pn_kv_page_bytes(sg, type, type);
+    return now > then && pn_kv_elem_bytes(p->k_type, 32) >= pn_kv_elem_bytes(type, 32) ? now - then : 0;
+}
+
+/* And as it is: all that have it rest and agree. */
+static uint64_t kv_requant_frees(const pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
+{
+    uint64_t frees = kv_requant_own(kv, gi, i, type);
+    const kv_block *b = frees ? kv_block_of(kv->group[gi].table[i]) : NULL;
+    return b && b->page.common && b->page.refs > 1 && (b->page.refs != b->resting || b->kept) ? 0 : frees;
 }
 
 PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t type)
 {
     const pn_stream_group *sg = &kv->spec->group[gi];
     pn_kv_group *g = &kv->group[gi];
-    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type, 1) : 0;
+    uint64_t frees = i < kv_table_len(kv->length) ? kv_requant_frees(kv, gi, i, type) : 0;
     pn_kv_page *old = g->table[i], *p = frees ? kv_page_new(g->mem, pn_kv_page_bytes(sg, type, type), type) : NULL;
     if (!p)
         return 0;
     kv_convert(sg, old, p, PN_MIN((size_t)PN_KV_PAGE_TOKENS, kv->length - (size_t)i * PN_KV_PAGE_TOKENS));
     kv_write(p);
     p->last_use = old->last_use;
+    if (old->common && old->refs > 1) {
+        kv_block *b = kv_block_of(p);
+        pn_mem_move(b->mem, PN_ACCT_KV, PN_ACCT_PREFIX, (size_t)b->bytes);
+        p->common = 1;
+        p->refs = b->resting = old->refs;
+        kv_block_of(old)->heir = p;
+        pn_kv_inherit(kv, gi, i);
+        return frees;
+    }
     g->table[i] = p;
     if (old->common) {
         pn_kv_release(old);
@@ -601,25 +647,13 @@ PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t gi, uint32_t i, uint32_t 
     return frees;
 }
 
-/* Table entries from 1 on that may be looked at. */
-static uint32_t kv_requant_end(const pn_kv *kv, bool also_recent)
-{
-    uint32_t n = kv_table_len(kv->length);
-    return also_recent ? n : n - PN_MIN(n, 2u);
-}
-
-PN_INTERNAL uint64_t pn_kv_requant_gain_without(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t from, uint32_t to)
+PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 1; i < kv_requant_end(kv, also_recent); i++)
         for (uint32_t g = 0; g < kv->spec->n_groups; g++)
-            bytes += kv_requant_frees(kv, g, i, type, i >= from && i < to ? 2 : 1);
+            bytes += kv_requant_frees(kv, g, i, type);
     return bytes;
-}
-
-PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent)
-{
-    return pn_kv_requant_gain_without(kv, type, also_recent, 0, 0);
 }
 
 PN_INTERNAL bool pn_kv_requant_pays(const pn_kv *kv, uint32_t type)
@@ -666,3 +700,75 @@ PN_INTERNAL uint32_t pn_kv_smallest(const pn_kv *kv)
         }
     return type;
 }
+
+/* ------------------------------------------------------------------------------------------
+ * Smaller pages of several sequences
+ * ------------------------------------------------------------------------------------------ */
+
+static void kv_rest_clear(kv_block *b)
+{
+    b->resting = 0;
+    b->tree = b->kept = b->counted = false;
+}
+
+PN_INTERNAL void pn_kv_rest(pn_kv *kv, uint32_t type, bool also_recent)
+{
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = kv->group[g].oldest; i < kv_table_len(kv->length); i++) {
+            pn_kv_page *p = kv->group[g].table[i];
+            if (!p || !p->common)
+                continue;
+            kv_block_of(p)->resting++;
+            kv_block_of(p)->kept |= i >= kv_requant_end(kv, also_recent) || !kv_requant_own(kv, g, i, type);
+        }
+}
+
+PN_INTERNAL void pn_kv_rest_over(pn_kv *kv)
+{
+    for (uint32_t g = 0; g < kv->spec->n_groups; g++)
+        for (uint32_t i = kv->group[g].oldest; i < kv_table_len(kv->length); i++)
+            if (kv->group[g].table[i])
+                kv_rest_clear(kv_block_of(kv->group[g].table[i]));
+}
+
+PN_INTERNAL bool pn_kv_requant_next(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t *g, uint32_t *i)
+{
+    for (*i = PN_MAX(*i, 1u); *i < kv_requant_end(kv, also_recent); ++*i, *g = 0)
+        for (; *g < kv->spec->n_groups; ++*g)
+            if (kv_requant_frees(kv, *g, *i, type))
+                return true;
+    return false;
+}
+
+PN_INTERNAL void pn_kv_inherit(pn_kv *kv, uint32_t g, uint32_t i)
+{
+    pn_kv_page *p = i < kv->group[g].n_table ? kv->group[g].table[i] : NULL;
+    if (!p || !kv_block_of(p)->heir)
+        return;
+    kv->group[g].table[i] = kv_block_of(p)->heir;
+    pn_kv_release(p);
+}
+
+PN_INTERNAL uint64_t pn_kv_rest_gain(pn_kv *kv, uint32_t type, bool also_recent)
+{
+    uint64_t bytes = 0;
+    for (uint32_t g = 0, i = 1; pn_kv_requant_next(kv, type, also_recent, &g, &i); g++) {
+        kv_block *b = kv_block_of(kv->group[g].table[i]);
+        bytes += b->counted ? 0 : kv_requant_frees(kv, g, i, type);
+        b->counted = true;
+    }
+    return bytes;
+}
+
+PN_INTERNAL uint32_t pn_kv_resting(const pn_kv_page *p) { return kv_block_of(p)->resting; }
+
+PN_INTERNAL void pn_kv_note_tree(pn_kv_page *p, bool agrees)
+{
+    kv_block *b = kv_block_of(p);
+    if (b->tree == agrees)
+        return;
+    b->tree = agrees;
+    b->resting += agrees ? 1u : UINT32_MAX;
+}
+
+PN_INTERNAL bool pn_kv_is_tree(const pn_kv_page *p) { return kv_block_of(p)->tree; }

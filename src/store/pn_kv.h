@@ -26,9 +26,10 @@
  * moves past it: a truncated sequence reserves anew before it writes.
  *
  * Smaller pages.  Under pressure pages of a sequence by the turn are converted to a smaller type, one at a
- * time (pn_kv_requant).  Such a page is own; a sequence may mix types, and whatever writes or reads a page
- * looks at its header.  It is not for others: what comes behind it was computed from it, and a page that
- * is shared has to be what a cold run would have made.
+ * time (pn_kv_requant); a sequence may mix types, and whatever writes or reads a page looks at its header.
+ * A converted page is not for others that come: what is behind it was computed from it, and a page that is given
+ * away has to be what a cold run would have made.  One that several have is converted once for all of them, if all
+ * of them rest (pn_kv_rest): it is common like the one before, and each lets its table name it (pn_kv_inherit).
  *
  * Invariants
  *   1. table[g][i] is the page with positions [i * PN_KV_PAGE_TOKENS, ...), or NULL: not written
@@ -163,27 +164,46 @@ PN_INTERNAL void pn_kv_retire(pn_kv *kv);
 /* ---- parking ------------------------------------------------------------------------------ */
 
 /* By the turn: every page goes back, state and reserve included; length and reserve are remembered.  Until the pages in
- * its table are back (pn_kv_put_page for each, pn_state_put, then pn_kv_reserve to kv->reserved) nothing but this and
- * pn_kv_close may be called. */
+ * its table are back (pn_kv_put_page for each, pn_state_put, then pn_kv_reserve to kv->reserved) nothing but this,
+ * pn_kv_trim and pn_kv_close may be called.  _unload_page: of them this one. */
 PN_INTERNAL void pn_kv_unload(pn_kv *kv);
+PN_INTERNAL void pn_kv_unload_page(pn_kv *kv, uint32_t g, uint32_t i);
 
-/* An own page of this type as entry i of group g, for the caller to fill; NULL: no memory. */
+/* An own page of this type as entry i of group g, for the caller to fill, promised until that is said; NULL: no memory. */
 PN_INTERNAL pn_kv_page *pn_kv_put_page(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
+PN_INTERNAL void pn_kv_filled(pn_kv *kv, uint32_t g, uint32_t i);
 
 /* ---- smaller pages ------------------------------------------------------------------------- */
 
 /* Convert page i of group g to a smaller type, by taking a smaller page first: the peak is one page more.
  * Returns the bytes that this freed, exactly what the ledger shows; 0 and nothing changed: the page may not
  * be converted, or there was no memory.  What may not: page 0, where attention sinks are; pages of a group
- * with a window, which are recent and recycled soon; pages that others hold too, for that would free nothing;
- * any page of a sequence that was opened whole.  A common page that nobody else holds becomes own again. */
+ * with a window, which are recent and recycled soon; pages that others hold too, for that would free nothing, but for
+ * those below; any page of a sequence that was opened whole.  A common page that nobody else holds becomes own again. */
 PN_INTERNAL uint64_t pn_kv_requant(pn_kv *kv, uint32_t g, uint32_t i, uint32_t type);
 
 /* The same for up to max_pages pages, oldest first; the last two of the sequence stay unless also_recent. */
 PN_INTERNAL uint64_t pn_kv_requant_some(pn_kv *kv, uint32_t type, bool also_recent, uint32_t max_pages);
-/* What converting all that may be would free; _without: if one holder more of pages [from, to) had let go of them. */
+/* What converting all that may be would free. */
 PN_INTERNAL uint64_t pn_kv_requant_gain(const pn_kv *kv, uint32_t type, bool also_recent);
-PN_INTERNAL uint64_t pn_kv_requant_gain_without(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t from, uint32_t to);
+
+/* Of several at once.  Between pn_kv_rest() and pn_kv_rest_over() nobody works on the sequence; its common pages know of
+ * one holder more that agrees, or of one that keeps them as they are, because they are its first or recent (also_recent: but
+ * those).  A page whose holders all agree may be converted: by pn_kv_requant_next(), which takes the first such page of
+ * group *g from *i on, and leaves the place.  Shared, it comes to the others, and the bytes, once each has called
+ * pn_kv_inherit(); until then there is a page more.
+ * let_go: before that, a tree's part in the page, where it has one (pn_kv_note_tree). */
+PN_INTERNAL void pn_kv_rest(pn_kv *kv, uint32_t type, bool also_recent);
+PN_INTERNAL void pn_kv_rest_over(pn_kv *kv);
+PN_INTERNAL bool pn_kv_requant_next(const pn_kv *kv, uint32_t type, bool also_recent, uint32_t *g, uint32_t *i);
+PN_INTERNAL void pn_kv_inherit(pn_kv *kv, uint32_t g, uint32_t i);
+/* What it would free, each page counted for the first that asks. */
+PN_INTERNAL uint64_t pn_kv_rest_gain(pn_kv *kv, uint32_t type, bool also_recent);
+
+/* For a prefix tree: holders that rest; it agrees as well, or does so no more; does it? */
+PN_INTERNAL uint32_t pn_kv_resting(const pn_kv_page *p);
+PN_INTERNAL void pn_kv_note_tree(pn_kv_page *p, bool agrees);
+PN_INTERNAL bool pn_kv_is_tree(const pn_kv_page *p);
 
 /* Would that, with what was converted before, be a tenth of what the sequence would hold whole, recurrent state included?
  * Without such state: always. */

@@ -19,6 +19,8 @@ struct pn_prefix_node {
     uint32_t heap_at;                   /* place in the heap, if a leaf */
     uint64_t name[2];                   /* for the store below */
     bool covered;                       /* pn_prefix_thin's: a node behind it has a snapshot */
+    bool goes;                          /* pn_prefix_rest's: it could, and so many of its children */
+    uint32_t n_going;
     pn_token tokens[PREFIX_PAGE];
     pn_kv_page *pages[];                /* [n_groups of the space]; NULL: a window had passed */
 };
@@ -721,46 +723,72 @@ PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv 
 }
 
 /* ------------------------------------------------------------------------------------------
- * With a store below
+ * Letting go of what sequences hold that rest
  * ------------------------------------------------------------------------------------------ */
 
-static bool prefix_is_of(const pn_prefix_node *n, uint32_t g, const pn_kv *kv) { return n->pages[g] && kv->group[g].table[n->depth - 1] == n->pages[g]; }
-
-/* Nobody but kv has pages of the node beside it, and kv has some. */
-static bool prefix_is_only(const pn_prefix *c, const pn_prefix_node *n, const pn_kv *kv)
+/* Nobody but sequences that rest holds pages of the node beside the cache, and they hold some. */
+static bool prefix_rests(const pn_prefix *c, const pn_prefix_node *n)
 {
-    bool some = false;
+    uint32_t some = 0;
     for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++) {
-        bool its = prefix_is_of(n, g, kv);
-        if (n->pages[g] && n->pages[g]->refs != 1u + its)
+        uint32_t resting = n->pages[g] ? pn_kv_resting(n->pages[g]) : 0;
+        if (n->pages[g] && n->pages[g]->refs != 1 + resting)
             return false;
-        some = some || its;
+        some += resting;
     }
     return some && !n->pins;
 }
 
-PN_INTERNAL uint32_t pn_prefix_only(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t *to)
+static void prefix_agree(pn_prefix *c, pn_prefix_node *n, bool agrees)
 {
-    uint32_t from = *to = prefix_walk(c, k);
-    PN_ASSERT(k->n <= kv->length);
-    while (from > 1 && c->way[from - 1]->n_children == (from < *to) && prefix_is_only(c, c->way[from - 1], kv))
-        from--;
-    return from;
+    n->goes = agrees;
+    for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
+        if (n->pages[g])
+            pn_kv_note_tree(n->pages[g], agrees);
 }
 
-PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t from)
+/* From the deepest node up, until one stays: its other children may agree later, and then the way goes on from there. */
+PN_INTERNAL void pn_prefix_rest(pn_prefix *c, const pn_prefix_key *k)
+{
+    for (uint32_t i = prefix_walk(c, k); i > 1; i--) {
+        pn_prefix_node *n = c->way[i - 1];
+        if (n->goes || n->n_children != n->n_going || !prefix_rests(c, n))
+            return;
+        prefix_agree(c, n, true);
+        n->parent->n_going++;
+    }
+}
+
+PN_INTERNAL void pn_prefix_rest_over(pn_prefix *c, const pn_prefix_key *k)
+{
+    for (uint32_t i = prefix_walk(c, k); i > 0; i--) {
+        c->way[i - 1]->n_going = 0;
+        if (c->way[i - 1]->goes)
+            prefix_agree(c, c->way[i - 1], false);
+    }
+}
+
+PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, uint32_t depth)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = prefix_walk(c, k); i > from; i--) {
+    for (uint32_t i = prefix_walk(c, k); i > depth; i--) {
         pn_prefix_node *n = c->way[i - 1];
+        if (!n->goes || n->n_children || n->pins)
+            break;
         bytes += prefix_node_bytes(c, n) - (prefix_state_held(c, n) ? prefix_state_bytes(c, n->space) : 0);
         for (uint32_t g = 0; g < prefix_n_groups(c, n->space); g++)
-            bytes -= prefix_is_of(n, g, kv) ? pn_kv_page_cost(kv->spec, g, kv->type) : 0;
+            bytes -= n->pages[g] && n->pages[g]->refs > 1 ? pn_kv_page_cost(c->spaces[n->space].spec, g, c->spaces[n->space].type) : 0;
+        prefix_agree(c, n, false);
+        n->parent->n_going--;
         prefix_heap_remove(c, n);
         prefix_remove_leaf(c, n);
     }
     return bytes;
 }
+
+/* ------------------------------------------------------------------------------------------
+ * With a store below
+ * ------------------------------------------------------------------------------------------ */
 
 PN_INTERNAL void pn_prefix_follow(pn_prefix *c, const pn_prefix_key *k, pn_prefix_see see, void *user)
 {

@@ -118,11 +118,14 @@ PN_INTERNAL uint32_t pn_prefix_peek(pn_prefix *c, const pn_prefix_key *k);
  * that are cached now: a multiple of PN_KV_PAGE_TOKENS, at most n. */
 PN_INTERNAL size_t pn_prefix_insert(pn_prefix *c, const pn_prefix_key *k, pn_kv *kv, uint64_t state, uint64_t tick);
 
-/* Pages [from, *to) of the key's way, at its end, that nobody holds but the cache and `kv`, whose tokens the key's are, which
- * are behind its first page, and behind which nobody else goes on; returns from, *to where there are none.  _let_go: the cache
- * does, from there on, and says what that gives back (the pages are kv's alone then). */
-PN_INTERNAL uint32_t pn_prefix_only(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t *to);
-PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, const pn_kv *kv, uint32_t from);
+/* Sequences rest whose tokens the keys are, all of which pn_kv_rest() knows; one call for each.  The cache agrees
+ * (pn_kv_note_tree) that pages become theirs alone which nobody else holds, which are behind the first of their way, and behind
+ * which nobody else goes on.  _over: no more; for each, too.
+ * _let_go: it does, of what it agreed to behind the way's first `depth` pages, as far as nobody has come to it since; returns
+ * what that gives back. */
+PN_INTERNAL void pn_prefix_rest(pn_prefix *c, const pn_prefix_key *k);
+PN_INTERNAL void pn_prefix_rest_over(pn_prefix *c, const pn_prefix_key *k);
+PN_INTERNAL uint64_t pn_prefix_let_go(pn_prefix *c, const pn_prefix_key *k, uint32_t depth);
 
 /* Evict down to `bytes`, as far as that goes.  Returns the bytes given back. */
 PN_INTERNAL uint64_t pn_prefix_shrink(pn_prefix *c, uint64_t bytes);

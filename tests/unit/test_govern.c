@@ -125,8 +125,71 @@ static void a_disk_is_tried(void)
     pn_engine_close(e);
 }
 
+typedef struct slices {
+    uint32_t applied, undone;
+} slices;
+
+static uint64_t slices_gain(void *user, uint32_t resource)
+{
+    (void)user;
+    return resource ? 0 : 1 << 30;
+}
+
+/* Of twenty, each of which takes all the time it gets. */
+static pn_rung_state slices_one(uint32_t *n, double deadline)
+{
+    PN_CHECK(deadline < pn_os_now() + 0.011, "a slice of %g s", deadline - pn_os_now());
+    while (pn_os_now() < deadline)
+        ;
+    return ++*n % 20 ? PN_RUNG_SLICE : PN_RUNG_DONE;
+}
+
+static pn_rung_state slices_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
+{
+    (void)resource, (void)want, (void)freed;
+    return slices_one(&((slices *)user)->applied, deadline);
+}
+
+static pn_rung_state slices_undo(void *user, uint32_t resource, double deadline)
+{
+    (void)resource;
+    return slices_one(&((slices *)user)->undone, deadline);
+}
+
+/* Between two readings a rung that was begun goes on after every step, for a fifth of the time. */
+static void slices_go_on_between_readings(void)
+{
+    pn_engine *e = govern_open("budget 8G\n0 100M\n1 6G\n");
+    slices s = {0};
+    const pn_rung r = {.rank = 5, .name = "slices", .level = PN_LEVEL_WATCH, .gain = slices_gain, .apply = slices_apply, .undo = slices_undo, .user = &s};
+    if (!e || !PN_CHECK(pn_ladder_add(&e->govern.ladder, &r), "the ladder is full"))
+        return;
+    for (int back = 0; back < 2; back++) {
+        const uint32_t *n = back ? &s.undone : &s.applied;
+        double spent = 0, since = pn_os_now();
+        pn_mem_poll(e);
+        PN_CHECK(*n > 0 && *n < 20 && atomic_load(&e->govern.goes_on), "it did not begin");
+        PN_CHECK(pn_govern_wait(e) <= 0.051, "nobody looks for %g s", pn_govern_wait(e));
+        for (int i = 0; i < 2000 && *n < 20; i++) {
+            double from = pn_os_now(), until = from + 0.002;
+            while (pn_os_now() < until)
+                ;
+            from = pn_os_now();
+            pn_govern_tick(e, true);
+            spent += pn_os_now() - from;
+        }
+        PN_CHECK(*n == 20, "%u slices", (unsigned)*n);
+        PN_CHECK(spent < 0.5 * (pn_os_now() - since), "%g of %g s on the ladder", spent, pn_os_now() - since);
+        PN_CHECK(!atomic_load(&e->govern.goes_on), "it is through");
+        for (now += 60; !back && pn_mem_level(e); now++)
+            pn_mem_poll(e);
+    }
+    pn_engine_close(e);
+}
+
 int main(void)
 {
+    slices_go_on_between_readings();
     refaults_are_judged_by_the_disk_that_was_read();
     streaming_tells_what_it_measured();
     a_disk_is_tried();

@@ -9,6 +9,8 @@
 typedef struct fake {
     uint64_t bytes, given, slice, piece;
     uint32_t n_applied, n_undone;
+    uint32_t before;            /* slices of applying that give nothing yet */
+    uint32_t slices, done;      /* slices that taking a piece back takes; of the piece under way */
     double turned_at;           /* when its direction changed last */
     int direction;
 } fake;
@@ -40,9 +42,13 @@ static pn_rung_state fake_apply(void *user, uint32_t resource, uint64_t want, do
     uint64_t n = PN_MIN(PN_MIN(f->slice, want), f->bytes - f->given);
     turn(f, 1);
     f->n_applied++;
+    if (f->before) {
+        f->before--;
+        return PN_RUNG_SLICE;
+    }
     f->given += n;
     *freed = n;
-    return n < want && f->given < f->bytes ? PN_RUNG_MORE : PN_RUNG_DONE;
+    return n && n < want && f->given < f->bytes ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
 static uint64_t fake_retake(void *user, uint32_t resource)
@@ -52,10 +58,14 @@ static uint64_t fake_retake(void *user, uint32_t resource)
     return PN_MIN(f->piece, f->given);
 }
 
-static pn_rung_state fake_undo(void *user, uint32_t resource)
+static pn_rung_state fake_undo(void *user, uint32_t resource, double deadline)
 {
     fake *f = user;
+    (void)deadline;
     turn(f, -1);
+    if (++f->done < f->slices)
+        return PN_RUNG_SLICE;
+    f->done = 0;
     f->n_undone++;
     f->given -= fake_retake(f, resource);
     return f->given ? PN_RUNG_MORE : PN_RUNG_DONE;
@@ -158,6 +168,44 @@ static void test_a_rung_that_gives_nothing_rests(void)
     PN_CHECK(n == 3, "applied %u times in 30 s", (unsigned)n);
 }
 
+/* A rung that has to make ready first, and takes back in slices: it is not left in the middle for 10 s. */
+static void test_slices_follow_each_other(void)
+{
+    fake f = {.bytes = 400, .slice = 100, .piece = 200, .before = 3, .slices = 4};
+    pn_ladder l;
+    pn_ladder_change c;
+    uint32_t n = 0;
+    pn_ladder_init(&l);
+    const pn_rung a = fake_rung(&f, 13, 2);
+    pn_ladder_add(&l, &a);
+    PN_CHECK(!pn_ladder_goes_on(&l), "nothing was begun");
+    for (; n < 3; n++) {
+        pn_ladder_view v = view(0.01 * n, 2, 0);
+        PN_CHECK(pn_ladder_step(&l, 0, &v, 0, &c) && c.freed == 0 && pn_ladder_goes_on(&l), "slice %u", (unsigned)n);
+    }
+    pn_ladder_view v = view(0.04, 2, 0);
+    while (n < 20 && pn_ladder_step(&l, 0, &v, 0, &c))
+        n++;
+    PN_CHECK(n == 7 && f.given == 400 && !pn_ladder_goes_on(&l), "%u slices", (unsigned)n);
+    v = view(20, 0, 849);
+    PN_CHECK(!pn_ladder_step(&l, 0, &v, 0, &c), "there is no room for a step back");
+    v.available = 850;
+    PN_CHECK(pn_ladder_step(&l, 0, &v, 0, &c) && c.undone && pn_ladder_goes_on(&l) && v.available == 650, "the first slice takes what the step takes");
+    v.level = 2;
+    v.now = 25;
+    PN_CHECK(!pn_ladder_step(&l, 0, &v, 0, &c) && f.done == 1, "it waits while the level holds");
+    v.level = 0;
+    for (n = 0; n < 3; n++)
+        PN_CHECK(pn_ladder_step(&l, 0, &v, 0, &c) && c.undone, "slice %u, at once", (unsigned)n);
+    PN_CHECK(f.given == 200 && v.available == 650 && !pn_ladder_goes_on(&l) && pn_ladder_find(&l, 13, 0)->in_force, "a step of two is taken back");
+    v.available = 9000;
+    PN_CHECK(!pn_ladder_step(&l, 0, &v, 0, &c), "the next one in ten seconds");
+    v.now = 35;
+    for (n = 0; n < 20 && pn_ladder_step(&l, 0, &v, 0, &c);)
+        n++;
+    PN_CHECK(n == 4 && f.given == 0 && !pn_ladder_find(&l, 13, 0)->in_force, "%u slices", (unsigned)n);
+}
+
 /* Levels that no bytes explain: refaults, a failed allocation. */
 static void test_signals_count_as_something_missing(void)
 {
@@ -182,7 +230,7 @@ static void test_random_weather(void)
     pn_ladder_change c;
     pn_ladder_init(&l);
     for (uint32_t i = 0; i < 8; i++) {
-        f[i] = (fake){.bytes = 100 + 150 * i, .slice = 70, .piece = 1 + 90 * (i % 3)};
+        f[i] = (fake){.bytes = 100 + 150 * i, .slice = 70, .piece = 1 + 90 * (i % 3), .slices = i % 4};
         const pn_rung r = fake_rung(&f[i], i + 1, (uint8_t)(1 + i / 3));
         pn_ladder_add(&l, &r);
     }
@@ -219,6 +267,7 @@ int main(void)
     test_small_gains_and_other_resources_are_left();
     test_undo_waits_and_asks_what_it_takes();
     test_a_rung_that_gives_nothing_rests();
+    test_slices_follow_each_other();
     test_signals_count_as_something_missing();
     test_random_weather();
     return pn_test_end();
