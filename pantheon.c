@@ -77704,7 +77704,7 @@ static uint64_t admit_bytes(const pn_session *s, admit_place at, admit_when when
     case ADMIT_ALONE: return at.die ? pn_sub_sat(alone, admit_share(m, at, m->uploaded) + at.die->work_bytes) : alone + m->floor_bytes;
     case ADMIT_UNPRESSURED: break;
     }
-    return at.die ? admit_bytes(s, at, ADMIT_ALONE) : pn_govern_room_unpressured(m->engine);
+    return at.die ? admit_bytes(s, at, ADMIT_ALONE) : pn_add_sat(pn_govern_room_unpressured(m->engine), m->floor_bytes);
 }
 
 /* Would a context of n tokens fit there?  Now: what the session has is counted. */
@@ -77740,15 +77740,21 @@ static uint32_t admit_context(const pn_session *s, admit_when when)
     return lo * PN_KV_PAGE_TOKENS;
 }
 
+/* None is less than the one before: each is an estimate of its own. */
+static void admit_contexts(const pn_session *s, pn_budget_info *b)
+{
+    b->max_context_now = admit_context(s, ADMIT_NOW);
+    b->max_context_alone = PN_MAX(admit_context(s, ADMIT_ALONE), b->max_context_now);
+    b->max_context_unpressured = PN_MAX(admit_context(s, ADMIT_UNPRESSURED), b->max_context_alone);
+}
+
 /* With the numbers of a turn up to `end` tokens that did not fit. */
 static void admit_note(pn_session *s, uint64_t end, const pn_lack *lack)
 {
     pn_model *m = s->model;
     pn_budget_info b = {.size = sizeof b, .requested_tokens = (uint32_t)PN_MIN(end, (uint64_t)UINT32_MAX), .prompt_tokens = s->kv.length,
                         .ctx_cap = s->n_ctx, .kv_type = (pn_dtype)s->kv_type, .die = -1};
-    b.max_context_now = admit_context(s, ADMIT_NOW);
-    b.max_context_alone = PN_MAX(admit_context(s, ADMIT_ALONE), b.max_context_now);
-    b.max_context_unpressured = PN_MAX(admit_context(s, ADMIT_UNPRESSURED), b.max_context_alone);
+    admit_contexts(s, &b);
     b.kv_bytes_per_token = pn_kv_bytes_per_token(&m->desc.state, s->kv_type);
     b.kv_bytes_needed = lack->need;
     b.kv_bytes_available = lack->available;
@@ -77772,11 +77778,10 @@ PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_
     s->budget = (pn_budget_info){.size = sizeof s->budget, .requested_tokens = (uint32_t)PN_MIN(end, (uint64_t)UINT32_MAX),
                                  .prompt_tokens = (uint32_t)PN_MIN(prompt, (uint64_t)UINT32_MAX), .ctx_cap = s->n_ctx,
                                  .max_new_tokens = (uint32_t)PN_MIN(end - prompt, (uint64_t)UINT32_MAX),
-                                 .max_context_now = admit_context(s, ADMIT_NOW), .max_context_alone = admit_context(s, ADMIT_ALONE),
-                                 .max_context_unpressured = admit_context(s, ADMIT_UNPRESSURED),
                                  .kv_bytes_per_token = pn_kv_bytes_per_token(&s->model->desc.state, s->kv_type),
                                  .kv_type = (pn_dtype)s->kv_type, .level = pn_mem_level(s->model->engine), .die = -1,
                                  .suggestion = prompt < s->n_ctx ? PN_SUGGEST_FEWER_TOKENS : PN_SUGGEST_COMPACT};
+    admit_contexts(s, &s->budget);
 }
 
 PN_API pn_status pn_last_budget(const pn_session *s, pn_budget_info *out)

@@ -490,6 +490,23 @@ static void who_waits_for_others_is_told_so(void)
     memory_close(&g);
 }
 
+/* What is kept for a turn is no less than it would be on a machine of its own; nor is a context that does not fit told less. */
+static void without_pressure_no_less_fits(void)
+{
+    memory_rig g;
+    pn_budget_info b = {0};
+    pn_err err = {0};
+    if (!memory_open(&g, "budget 24M\n0 22M\n", (pn_engine_params){0}))
+        return;
+    pn_session *s = memory_session(&g, 8192);
+    pn_generate_params p = {.prompt = g.r.ids, .n_prompt = 100, .max_tokens = 20000, .may_shrink = -1};
+    PN_CHECK(pn_session_generate(s, &p, NULL, &err) == PN_E_CONTEXT && pn_last_budget(s, &b) == PN_OK && b.limited_by == PN_BY_CONTEXT, "%s", err.text);
+    PN_CHECK(b.max_context_now && b.max_context_now <= b.max_context_alone && b.max_context_alone <= b.max_context_unpressured, "%u now, %u alone, %u unpressured",
+             (unsigned)b.max_context_now, (unsigned)b.max_context_alone, (unsigned)b.max_context_unpressured);
+    pn_session_free(s);
+    memory_close(&g);
+}
+
 static void an_answer_may_shrink_or_grow_by_grants(void)
 {
     memory_rig g;
@@ -590,6 +607,7 @@ int main(void)
     keys_and_values_become_smaller_if_the_gate_lets_them();
     a_refusal_tells_what_fits();
     who_waits_for_others_is_told_so();
+    without_pressure_no_less_fits();
     an_answer_may_shrink_or_grow_by_grants();
     limits_can_be_moved();
     a_full_die_is_its_own_affair();
