@@ -858,8 +858,9 @@ PN_INTERNAL void pn_os_huge(void *p, size_t n);
 /* [p, p + n) is about to be freed: its pages go back to the system now, whatever the allocator keeps. */
 PN_INTERNAL void pn_os_give_back(void *p, size_t n);
 
-/* Give back what the page cache holds of a mapped file, whose mapping stays. */
-PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map);
+/* Give back what the page cache holds of bytes [offset, offset + n) of a mapped file, whose mapping stays; offset is a multiple
+ * of PN_DIRECT_ALIGN. */
+PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map, uint64_t offset, uint64_t n);
 
 #endif /* PN_OS_DIRECT_H */
 
@@ -4415,6 +4416,10 @@ PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor 
 
 /* The same for one matrix of a stack, scattered or not. */
 PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i);
+
+/* What the page cache holds of the mapped parts, from byte *at of all of them on, goes, a few MiB at once; *at goes on.  False:
+ * that was behind the last one. */
+PN_INTERNAL bool pn_weights_drop_cache(const pn_weights *w, uint64_t *at);
 
 /* Weights are files that are mapped; or they are read by position: they were not to be mapped, could not be, or come
  * from a callback. */
@@ -9332,18 +9337,19 @@ typedef struct pn_read_job {
     uint8_t *dst;               /* aligned to PN_DIRECT_ALIGN */
 } pn_read_job;
 
-/* Both are called with the lock held. */
+/* take and done are called with the lock held; work, which is to be done instead of reading, without. */
 typedef struct pn_read_source {
     void *self;
     bool (*take)(void *self, pn_read_job *job);
     void (*done)(void *self, uint32_t item, bool ok);
+    void (*work)(void *self);           /* NULL: read */
 } pn_read_source;
 
 typedef struct pn_reads {
     pn_mem *mem;
     pn_weights *file;           /* borrowed */
     pn_os_direct *files;        /* [n_parts]; fd -1: read through the part's own source */
-    pn_read_source source[3];
+    pn_read_source source[5];
     uint32_t n_sources;
     pn_thread thread[PN_READERS_MAX];
     uint32_t n_threads;
@@ -9352,7 +9358,7 @@ typedef struct pn_reads {
     pn_cond work, arrived;
     uint64_t news, seen;
     uint32_t in_flight;
-    bool held, stop;
+    bool stop;
     pn_err err;                 /* the last read that failed */
     double busy_since, busy;    /* seconds with a read under way, not yet in `rate` */
     uint64_t busy_bytes;
@@ -9376,12 +9382,6 @@ PN_INTERNAL void pn_reads_tell(pn_reads *r);
 
 /* Until something has arrived since the last call, or `deadline` (pn_os_now() seconds) has passed. */
 PN_INTERNAL void pn_reads_wait(pn_reads *r, double deadline);
-
-/* Nothing is being read from here on, until `held` is false again: sources may be rebuilt. */
-PN_INTERNAL void pn_reads_hold(pn_reads *r, bool held);
-
-/* On the calling thread. */
-PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err);
 
 /* What the disk gives, bytes a second; 0: nothing was read yet, or not from a disk: a callback, a page cache that could not be
  * passed by. */
@@ -9410,6 +9410,11 @@ static inline pn_extent pn_extent_of(uint32_t part, uint64_t offset, uint64_t n,
  * their number - in the order of its reversed bits - so that any number of them is spread evenly, reads overlap with
  * work all along, and pinning a few more or less moves no other.
  *
+ * To pin takes no time: a span gets its memory, and some read of it goes there - that of the block whose turn it is,
+ * or one of its own while there is nothing else to read.  The step under way still has it from that block, the one after
+ * from its memory.  New memory is filled at a third of the speed of the ring's, so no step has more than a sixteenth of the
+ * spans go there.
+ *
  *     matrices   |  wq  |wk|wv|  wo  |      gate      |       up       | ...
  *     spans      |   0     |    1    |     2     |    3     |    4   | ...
  *     ring            [first ... next): consecutive spans this step still needs, read ahead, and behind the last
@@ -9430,7 +9435,9 @@ static inline pn_extent pn_extent_of(uint32_t part, uint64_t offset, uint64_t n,
  *      one block even.
  *   2. Rows are released once each, by who multiplied them; a block is refilled only when all its rows were.  Hence
  *      a lane that finds a block's tag may read it without a lock.
- *   3. A pass is begun by pn_ring_begin() and by nothing else.  It says which matrices the step will read, so a step
+ *   3. Whether a span is pinned changes between steps alone, and not while a block holds it for the step that begins.  So
+ *      every row is leased the same way all through a step, and blocks still hold consecutive needed spans.
+ *   4. A pass is begun by pn_ring_begin() and by nothing else.  It says which matrices the step will read, so a step
  *      that was cancelled, failed, or has no head to compute leaves nothing behind that somebody waits for.
  *
  * Threads: begin from the step's thread while no lane works; acquire and release from lanes; take and done from
@@ -9453,7 +9460,9 @@ typedef struct pn_ring_piece {
 typedef struct pn_ring_span {
     uint32_t piece0, n_pieces, extent0, n_extents;
     uint64_t bytes;             /* of a block that are taken */
-    uint8_t *pin;               /* pinned: its memory, owned */
+    uint8_t *pin;               /* memory of its own, owned, or NULL */
+    uint8_t fill;               /* what of the span is in there: under the lock */
+    bool pinned;                /* lanes have it from there: changes between steps */
 } pn_ring_span;
 
 /* Where the rows of a weight are: `head` rows in its first piece, `per` in each that follows. */
@@ -9464,11 +9473,13 @@ typedef struct pn_ring_weight {
 } pn_ring_weight;
 
 typedef struct pn_ring_block {
-    uint8_t *data;
+    uint8_t *data;              /* its own */
+    uint8_t *at;                /* where its span is: there, or in the memory that the span has */
     uint64_t pass;
     uint32_t span;
     uint8_t state;
     bool dropped;               /* READING for nobody */
+    bool fills;                 /* READING into the span's memory */
     atomic_ullong tag;          /* what can be read here: see ring_tag() */
     atomic_uint left;           /* rows to be released */
 } pn_ring_block;
@@ -9486,8 +9497,11 @@ typedef struct pn_ring {
     pn_extent *extents;
     size_t n_pieces, n_spans, n_extents, cap_pieces, cap_spans, cap_extents;
     uint64_t bytes;             /* of all rows */
-    uint32_t n_pinned;          /* the first ones in the order of their reversed numbers */
+    uint32_t n_pinned;          /* spans with memory of their own: the first ones in the order of their reversed numbers, */
+    uint32_t turn;              /* which those of numbers before this are */
     uint64_t pinned_bytes;      /* memory they take */
+    uint32_t n_wanted;          /* of them are to be filled, and nobody reads them; under the lock, as */
+    uint32_t n_fills;           /* blocks of this pass that fill some */
     /* run */
     uint8_t *memory;            /* as allocated */
     uint64_t memory_bytes;
@@ -9508,9 +9522,16 @@ PN_INTERNAL pn_status pn_ring_append(pn_ring *g, uint32_t w, const pn_weight *we
 PN_INTERNAL uint64_t pn_ring_memory(const pn_ring *g);
 PN_INTERNAL uint64_t pn_ring_pinnable(const pn_ring *g, uint64_t most);
 
-/* Pin as many spans as `most` bytes hold, or let go of those that are more; between steps.  On failure nothing has
- * changed. */
-PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, pn_err *err);
+/* Memory for as many spans as `most` bytes hold, or let go of those that are more; between steps.  At least one, no further
+ * one after `deadline` (pn_os_now() seconds); *done: that was all.  One that is just being read stays until it is there.
+ * On failure those before have theirs. */
+PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, double deadline, bool *done, pn_err *err);
+
+/* With the lock held: bytes of it that are not filled yet.  *failed: a read of it failed, and the ring will try again. */
+PN_INTERNAL uint64_t pn_ring_filling(const pn_ring *g, bool *failed);
+
+/* Row `row0` of a weight in the memory of its span, NULL: not pinned.  *n: rows from there on, of one piece. */
+PN_INTERNAL const uint8_t *pn_ring_pinned(const pn_ring *g, uint32_t w, uint64_t row0, uint64_t *n);
 
 /* Bytes a step that reads everything has to fetch: now, and when at most `most` bytes are pinned. */
 PN_INTERNAL uint64_t pn_ring_streamed(const pn_ring *g);
@@ -9660,6 +9681,7 @@ typedef struct pn_experts {
     uint32_t n_weights;
     pn_expert_part *parts;      /* [n_parts] */
     uint32_t n_parts, head, tail;   /* the queue */
+    uint64_t most;              /* as pn_experts_resize was told, when that was through */
     uint64_t hits, misses, missed_bytes;
 } pn_experts;
 
@@ -9676,12 +9698,16 @@ PN_INTERNAL uint64_t pn_experts_all(const pn_experts *e);
 PN_INTERNAL uint64_t pn_experts_floor(const pn_experts *e);
 PN_INTERNAL uint64_t pn_experts_memory(const pn_experts *e, uint64_t most);
 
-PN_INTERNAL pn_status pn_experts_start(pn_experts *e, uint64_t most, pn_err *err);
+PN_INTERNAL pn_status pn_experts_start(pn_experts *e, pn_err *err);
 PN_INTERNAL pn_read_source pn_experts_source(pn_experts *e);
 
-/* As much memory as `most` allows, between steps; what is dropped is what was added last.  PN_E_BUDGET: that is
- * below the floor.  On failure nothing has changed. */
-PN_INTERNAL pn_status pn_experts_resize(pn_experts *e, uint64_t most, pn_err *err);
+/* As much memory as `most` allows, between steps; what is dropped is what was added last.  At least one slot, no further
+ * one after `deadline` (pn_os_now() seconds); *done: that was all.  A slot into which something is just being read stays until
+ * it is there.  PN_E_BUDGET: that is below the floor.  On failure all is as after the last time that was done. */
+PN_INTERNAL pn_status pn_experts_resize(pn_experts *e, uint64_t most, double deadline, bool *done, pn_err *err);
+
+/* The same when nobody needs them any more: down to nothing. */
+PN_INTERNAL void pn_experts_clear(pn_experts *e, double deadline, bool *done);
 
 PN_INTERNAL void pn_experts_want(pn_experts *e, uint32_t w, uint32_t *experts, uint32_t n);
 PN_INTERNAL pn_lease_state pn_experts_acquire(pn_experts *e, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out);
@@ -9703,8 +9729,8 @@ PN_INTERNAL void pn_experts_release(pn_experts *e, const pn_lease *l);
  * chunks are cheaper here, not dearer.  Bits are the same as with all weights resident: the same rows go through the
  * same kernels.
  *
- * pn_stream_open() only lays out, so a plan of memory can be made from a header; pn_stream_start() takes memory,
- * pins and reads ahead.
+ * pn_stream_open() only lays out, so a plan of memory can be made from a header; pn_stream_start() takes memory and reads
+ * ahead, in slices where somebody else's answer runs meanwhile; pn_stream_prime() waits until what is pinned is there.
  *
  * Threads: open, start, close and pin from one, between steps; the lease calls as pn_ring.h says.
  */
@@ -9746,6 +9772,11 @@ typedef struct pn_stream {
     uint64_t missed;            /* and pn_experts.missed_bytes */
     double compute, miss_bytes; /* of a decoding step, averaged: seconds without waiting, bytes of experts read */
     bool timed;                 /* there was one */
+    pn_weights *file;           /* borrowed */
+    uint64_t drop_at;           /* page cache from here on is given back; UINT64_MAX: none is.  Under the lock of reads, as the next */
+    uint64_t drop_when;         /* while there is something to read, when so much has been */
+    bool drops;                 /* somebody is at it, */
+    uint64_t dropping;          /* from there on: his alone */
 } pn_stream;
 
 /* Weights [0, n) as plans[0..n_plans), together all of a model, read them. */
@@ -9754,7 +9785,19 @@ PN_INTERNAL pn_status pn_stream_open(pn_stream *s, pn_mem *mem, const pn_weight 
 PN_INTERNAL void pn_stream_close(pn_stream *s);
 PN_INTERNAL pn_stream_bytes pn_stream_needs(const pn_stream *s);
 
-PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *err);
+/* At least one piece of it, no further one after `deadline` (pn_os_now() seconds); *done: weights can be leased. */
+PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, double deadline, bool *done, pn_err *err);
+
+/* Until all that is to be pinned is there and the ring is full, or half a second has gone by for that: a first sample of
+ * the disk's speed. */
+PN_INTERNAL pn_status pn_stream_prime(pn_stream *s, pn_err *err);
+
+/* Nobody will lease from it any more: pinned spans and experts go, as pn_stream_start. */
+PN_INTERNAL void pn_stream_clear(pn_stream *s, double deadline, bool *done);
+
+/* The file's page cache goes, by one reader, a few MiB at once, and several times as much is read before the next unless there is
+ * nothing to read.  on: until it is through, else not any more. */
+PN_INTERNAL void pn_stream_drop_cache(pn_stream *s, bool on);
 
 /* A step of so many rows took so long. */
 PN_INTERNAL void pn_stream_stepped(pn_stream *s, uint32_t rows, double seconds);
@@ -9807,6 +9850,8 @@ typedef struct pn_residency_store {
     atomic_flag ring_busy;
     pn_mutex lock;                          /* for those who look at `stream` while no step of theirs holds it: a report */
     pn_stream *stream;                      /* owned, or NULL */
+    pn_stream *next;                        /* owned, or NULL: it is to take the place of the mapping, and is being made */
+    bool leaving;                           /* `stream` goes: what is pinned is read there until it has gone, all else is mapped */
     pn_host_ops host;
 } pn_residency_store;
 
@@ -9830,16 +9875,26 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
                                         const pn_residency_params *p, pn_err *err);
 PN_INTERNAL void pn_residency_close(pn_residency_store *s);
 
-/* Another mode, MAP or STREAM, between steps.  On failure nothing has changed.  What was mapped and is now streamed
- * is given back to the system, although the mapping stays: metadata may lie in it. */
-PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err);
+/* Another mode, MAP or STREAM, between steps: one piece of the way at least, no further one after `deadline` (pn_os_now()
+ * seconds); *done: the mode is that one, and nothing is left of the other.  Steps may come in between, and have the same bits.
+ * On failure the mode is what it was.  `p`'s plans are needed only where a streamer is to be made.
+ *
+ *     map -> stream   the streamer is made and gets the memory of its experts, one by one; then weights are streamed, and its
+ *                     readers give back the page cache, although the mapping stays: metadata may lie in it
+ *     stream -> map   weights are mapped, but for those that are pinned; those go one by one, so that none is there twice */
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, double deadline, bool *done, pn_err *err);
 
-/* Streamed weights: `pin_bytes` of pinned ones, between steps.  A call goes a twentieth of all matrices far at most,
- * *done tells whether that was all.  On failure nothing has changed. */
-PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err);
+/* Bytes of page cache that weights of `all` bytes need as things are. */
+PN_INTERNAL uint64_t pn_residency_mapped(const pn_residency_store *s, uint64_t all);
 
-/* The same for the memory of experts, in one go.  PN_E_BUDGET: less than what a token uses. */
-PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err);
+/* Streamed weights: `pin_bytes` of pinned ones, between steps, as pn_ring_pin. */
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, double deadline, bool *done, pn_err *err);
+
+/* The same for the memory of experts, as pn_experts_resize.  PN_E_BUDGET: less than what a token uses. */
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, double deadline, bool *done, pn_err *err);
+
+/* Bytes that are to be pinned and not there yet: whoever looks what is free does not see that they are taken. */
+PN_INTERNAL uint64_t pn_residency_filling(pn_residency_store *s);
 
 /* advance() gave PN_EXEC_WAIT_IO: until it is worth another try, or `deadline` (pn_os_now() seconds) has passed. */
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);
@@ -11254,9 +11309,11 @@ struct pn_model {
     atomic_bool probing, closing;       /* the driver's thread probes it; it is to go */
     atomic_ullong mapped_bytes; /* of page cache that mapped weights need */
     uint64_t experts_whole;     /* the expert cache before the ladder made it smaller; 0: it did not.  Under the engine's models_lock */
+    uint64_t experts_goal, pin_goal;    /* what a step of the ladder that is not over is to come to; 0: none is.  As the one before */
     uint64_t stage_bytes;       /* of mapped weights, if they were streamed: ring and experts; UINT64_MAX: they cannot be */
     bool was_mapped;            /* before the ladder streamed it */
-    atomic_bool parked;         /* mapped, but nobody has used it since the ladder let its page cache go */
+    atomic_bool parked;         /* mapped, but nobody has used it since the ladder let its page cache go, */
+    atomic_ullong park_at;      /* which has gone up to this byte */
     pn_mutex lock;              /* plans */
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
@@ -11395,12 +11452,13 @@ PN_INTERNAL void pn_session_end_turn(pn_session *s);
 /* A turn from `prompt` to `end` tokens is refused because the context is shorter. */
 PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_t end);
 
-/* Weights mapped or streamed from now on, as `p` says; waits for the step under way.  On failure nothing has
- * changed. */
-PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err);
+/* Weights mapped or streamed, as `p` says: a slice of the way (pn_residency_convert), between steps; waits for the one under
+ * way. */
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, double deadline, bool *done, pn_err *err);
 
-/* Nobody uses the mapped weights for now: their page cache goes and counts as needed no more, until the next step. */
-PN_INTERNAL void pn_model_park(pn_model *m);
+/* Nobody uses the mapped weights for now: their page cache goes, in slices as above, and then counts as needed no more, until
+ * the next step. */
+PN_INTERNAL void pn_model_park(pn_model *m, double deadline, bool *done);
 PN_INTERNAL void pn_model_unpark(pn_model *m);
 
 /* All dies of the model for one step, and back. */
@@ -14782,12 +14840,12 @@ PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err)
     return PN_OK;
 }
 
-PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map)
+PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map, uint64_t offset, uint64_t n)
 {
     if (map)
-        madvise((void *)(uintptr_t)map, (size_t)f->size, MADV_DONTNEED);
+        madvise((void *)((uintptr_t)map + (uintptr_t)offset), (size_t)n, MADV_DONTNEED);
     if (f->fd >= 0)
-        direct_forget(f->fd, 0, f->size);
+        direct_forget(f->fd, offset, n);
 }
 
 #undef OSX_O_LARGE
@@ -14840,7 +14898,7 @@ PN_INTERNAL pn_status pn_os_direct_write(pn_os_direct *f, uint64_t offset, const
 }
 
 PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err) { return direct_none(f, err); }
-PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map) { (void)f, (void)map; }
+PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map, uint64_t offset, uint64_t n) { (void)f, (void)map, (void)offset, (void)n; }
 
 #endif
 #endif
@@ -31847,12 +31905,14 @@ PN_INTERNAL uint64_t pn_hf_dir_bytes(const pn_hf_dir *d)
 /* includes format/pn_packed.h */
 
 /* includes base/pn_err.h */
+/* includes base/pn_os_direct.h */
 /* includes num/pn_dtype.h */
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #define WEIGHTS_PARTS_MAX 65535u        /* split.count is a u16 */
+#define WEIGHTS_DROP ((uint64_t)8 << 20)    /* bytes of page cache given back at once: about a millisecond */
 #define WEIGHTS_SUFFIX_LEN 20u          /* "-NNNNN-of-MMMMM.gguf" */
 
 /* A path for a message: its end, when it is long. */
@@ -32265,6 +32325,23 @@ PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err)
     return PN_OK;
 }
 
+PN_INTERNAL bool pn_weights_drop_cache(const pn_weights *w, uint64_t *at)
+{
+    uint64_t from = *at;
+    for (uint32_t i = 0; i < w->n_parts; i++) {
+        const pn_part *p = &w->parts[i];
+        uint64_t size = p->map_owned ? p->file.size : 0;
+        if (from < size) {
+            uint64_t n = PN_MIN(size - from, WEIGHTS_DROP);
+            pn_os_drop_cache(&p->file, p->map, from, n);
+            *at += n;
+            return true;
+        }
+        from -= size;
+    }
+    return false;
+}
+
 PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_err *err)
 {
     *out = *w;
@@ -32375,6 +32452,7 @@ PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *
 }
 
 #undef WEIGHTS_PARTS_MAX
+#undef WEIGHTS_DROP
 #undef WEIGHTS_SUFFIX_LEN
 #endif
 
@@ -69760,27 +69838,22 @@ static uint64_t reads_bytes(const pn_extent *x, uint32_t n)
     return sum;
 }
 
-PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err)
-{
-    pn_mutex_lock(&r->lock);
-    reads_meter_begin(r);
-    pn_mutex_unlock(&r->lock);
-    pn_status st = reads_extents(r, x, n, dst, err);
-    pn_mutex_lock(&r->lock);
-    reads_meter_end(r, st ? 0 : reads_bytes(x, n));
-    pn_mutex_unlock(&r->lock);
-    return st;
-}
-
 /* With the lock held: one job of the most urgent source that has any.  False: there is none. */
 static bool reads_one(pn_reads *r)
 {
     pn_read_job job;
     pn_err err = {0};
-    for (uint32_t i = 0; i < r->n_sources && !r->held; i++) {
+    for (uint32_t i = 0; i < r->n_sources; i++) {
         const pn_read_source *s = &r->source[i];
         if (!s->take(s->self, &job))
             continue;
+        if (s->work) {
+            pn_mutex_unlock(&r->lock);
+            s->work(s->self);
+            pn_mutex_lock(&r->lock);
+            s->done(s->self, job.item, true);
+            return true;
+        }
         reads_meter_begin(r);
         pn_mutex_unlock(&r->lock);
         pn_status st = reads_extents(r, job.extents, job.n, job.dst, &err);
@@ -69827,16 +69900,6 @@ PN_INTERNAL void pn_reads_wait(pn_reads *r, double deadline)
     r->waited += pn_os_now() - from;
     pn_mutex_unlock(&r->lock);
 }
-
-PN_INTERNAL void pn_reads_hold(pn_reads *r, bool held)
-{
-    pn_mutex_lock(&r->lock);
-    r->held = held;
-    while (held && r->in_flight)
-        pn_cond_wait(&r->arrived, &r->lock);
-    pn_reads_kick(r);
-    pn_mutex_unlock(&r->lock);
-}
 #endif
 
 /* ---- Begin store/pn_ring.c ---- */
@@ -69846,10 +69909,15 @@ PN_INTERNAL void pn_reads_hold(pn_reads *r, bool held)
 /* includes store/pn_ring.h */
 
 #include <inttypes.h>
+#include <math.h>
 
 /* includes base/pn_err.h */
 
 enum { RING_EMPTY = 0, RING_WANTED, RING_READING, RING_READY, RING_FAILED };
+
+/* A span's memory.  One whose read failed is read again when the ring passes, not all the time. */
+enum { RING_FILL_NONE = 0, RING_FILL_WANTED, RING_FILL_READING, RING_FILL_THERE, RING_FILL_FAILED };
+enum { RING_FILLS = 16 };                       /* of so many spans one at most, in a pass */
 
 #define RING_BAD ((uint64_t)1 << 63)            /* in a tag: it could not be read */
 #define RING_PINNED UINT32_MAX                  /* the block of a lease that is none of the ring's */
@@ -69870,9 +69938,10 @@ PN_INTERNAL pn_status pn_ring_open(pn_ring *g, pn_mem *mem, pn_reads *reads, uin
 
 PN_INTERNAL void pn_ring_close(pn_ring *g)
 {
+    bool done;
     if (!g->mem)
         return;
-    pn_ring_pin(g, 0, NULL);
+    (void)pn_ring_pin(g, 0, INFINITY, &done, NULL);
     pn_mem_free(g->mem, PN_ACCT_MISC, g->weights, g->n_weights * sizeof *g->weights);
     pn_mem_free(g->mem, PN_ACCT_MISC, g->pieces, g->cap_pieces * sizeof *g->pieces);
     pn_mem_free(g->mem, PN_ACCT_MISC, g->spans, g->cap_spans * sizeof *g->spans);
@@ -69982,18 +70051,24 @@ PN_INTERNAL uint64_t pn_ring_memory(const pn_ring *g) { return g->n_pieces ? g->
 static uint64_t ring_pin_bytes(const pn_ring_span *s) { return pn_align_up(s->bytes, PN_DIRECT_ALIGN) + PN_DIRECT_ALIGN; }
 static uint8_t *ring_pin_data(const pn_ring_span *s) { return (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)s->pin, PN_DIRECT_ALIGN); }
 
-/* The next span after i whose turn it is, where i is a number with its bits reversed; *i goes on. */
-static uint32_t ring_turn(const pn_ring *g, uint32_t *i)
+/* The span whose turn is the i-th, i with its bits reversed; n_spans or more: nobody's. */
+static uint32_t ring_turn_of(const pn_ring *g, uint32_t i)
 {
-    uint32_t bits = 0, span;
+    uint32_t bits = 0, span = 0;
     while ((uint64_t)1 << bits < g->n_spans)
         bits++;
-    do {
-        span = 0;
-        for (uint32_t b = 0; b < bits; b++)
-            span |= (*i >> b & 1) << (bits - 1 - b);
-        ++*i;
-    } while (span >= g->n_spans);
+    for (uint32_t b = 0; b < bits; b++)
+        span |= (i >> b & 1) << (bits - 1 - b);
+    return span;
+}
+
+/* The next span whose turn it is; *i goes on. */
+static uint32_t ring_turn(const pn_ring *g, uint32_t *i)
+{
+    uint32_t span;
+    do
+        span = ring_turn_of(g, (*i)++);
+    while (span >= g->n_spans);
     return span;
 }
 
@@ -70010,8 +70085,16 @@ PN_INTERNAL uint64_t pn_ring_pinnable(const pn_ring *g, uint64_t most)
     return sum;
 }
 
-static pn_status ring_pin_one(pn_ring *g, pn_ring_span *s, pn_err *err)
+static void ring_fill_is(pn_ring *g, pn_ring_span *s, uint8_t fill)
 {
+    g->n_wanted += (fill == RING_FILL_WANTED) - (s->fill == RING_FILL_WANTED);
+    s->fill = fill;
+}
+
+static pn_status ring_pin_one(pn_ring *g, pn_err *err)
+{
+    uint32_t turn = g->turn;
+    pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
     uint64_t bytes = ring_pin_bytes(s);
     uint8_t *p = pn_mem_alloc(g->mem, PN_ACCT_WEIGHTS, (size_t)bytes);
     if (!p)
@@ -70019,47 +70102,77 @@ static pn_status ring_pin_one(pn_ring *g, pn_ring_span *s, pn_err *err)
     pn_os_huge(p, (size_t)bytes);
     pn_mutex_lock(&g->reads->lock);     /* readers look which spans are theirs */
     s->pin = p;
+    ring_fill_is(g, s, RING_FILL_WANTED);
+    g->turn = turn;
     g->n_pinned++;
     g->pinned_bytes += bytes;
+    pn_reads_kick(g->reads);
     pn_mutex_unlock(&g->reads->lock);
-    return pn_reads_now(g->reads, &g->extents[s->extent0], s->n_extents, ring_pin_data(s), err);
+    return PN_OK;
 }
 
-/* Let go of all but the first n. */
-static void ring_unpin(pn_ring *g, uint32_t n)
+/* Let go of the last one.  False: it is being read. */
+static bool ring_unpin_one(pn_ring *g)
 {
-    uint32_t turn = 0, had = g->n_pinned;
-    for (uint32_t i = 0; i < had; i++) {
-        pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
-        if (i < n)
-            continue;
-        uint8_t *p = s->pin;
-        uint64_t bytes = ring_pin_bytes(s);
-        pn_mutex_lock(&g->reads->lock);
+    uint32_t turn = g->turn;
+    do
+        turn--;
+    while (ring_turn_of(g, turn) >= g->n_spans);
+    pn_ring_span *s = &g->spans[ring_turn_of(g, turn)];
+    uint64_t bytes = ring_pin_bytes(s);
+    pn_mutex_lock(&g->reads->lock);
+    uint8_t *p = s->fill == RING_FILL_READING ? NULL : s->pin;
+    for (uint64_t i = g->first; p && i < g->next; i++)
+        if (ring_block(g, i)->at == ring_pin_data(s))
+            ring_block(g, i)->pass = 0;         /* no step's any more */
+    if (p) {
         s->pin = NULL;
+        s->pinned = false;
+        ring_fill_is(g, s, RING_FILL_NONE);
+        g->turn = turn;
         g->n_pinned--;
         g->pinned_bytes -= bytes;
-        pn_mutex_unlock(&g->reads->lock);
+    }
+    pn_mutex_unlock(&g->reads->lock);
+    if (p) {
         pn_os_give_back(p, (size_t)bytes);
         pn_mem_free(g->mem, PN_ACCT_WEIGHTS, p, (size_t)bytes);
     }
+    return p != NULL;
 }
 
-PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, pn_err *err)
+/* Bytes of the next one, UINT64_MAX: there is none. */
+static uint64_t ring_pin_next(const pn_ring *g)
+{
+    uint32_t turn = g->turn;
+    return g->n_pinned < g->n_spans ? ring_pin_bytes(&g->spans[ring_turn(g, &turn)]) : UINT64_MAX;
+}
+
+PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, double deadline, bool *done, pn_err *err)
+{
+    pn_status st = PN_OK;
+    *done = false;
+    do {
+        if (g->pinned_bytes > most) {
+            if (!ring_unpin_one(g))
+                return PN_OK;
+        } else if (ring_pin_next(g) <= most - g->pinned_bytes && g->n_pinned < g->n_spans)
+            st = ring_pin_one(g, err);
+        *done = !st && g->pinned_bytes <= most && (g->n_pinned == g->n_spans || ring_pin_next(g) > most - g->pinned_bytes);
+    } while (!*done && !st && pn_os_now() < deadline);
+    return st;
+}
+
+PN_INTERNAL uint64_t pn_ring_filling(const pn_ring *g, bool *failed)
 {
     uint64_t sum = 0;
-    uint32_t turn = 0, had = g->n_pinned, n = 0;
-    pn_status st = PN_OK;
-    for (; n < g->n_spans && !st; n++) {
-        pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
-        if (ring_pin_bytes(s) > most - sum)
-            break;
-        sum += ring_pin_bytes(s);
-        if (n >= had)
-            st = ring_pin_one(g, s, err);
+    *failed = false;
+    for (size_t i = 0; i < g->n_spans; i++) {
+        const pn_ring_span *s = &g->spans[i];
+        sum += s->pin && s->fill != RING_FILL_THERE ? ring_pin_bytes(s) : 0;
+        *failed = *failed || s->fill == RING_FILL_FAILED;
     }
-    ring_unpin(g, st ? had : n);
-    return st;
+    return sum;
 }
 
 static uint64_t ring_read_bytes(const pn_ring *g, const pn_ring_span *s)
@@ -70074,7 +70187,7 @@ PN_INTERNAL uint64_t pn_ring_streamed(const pn_ring *g)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < g->n_spans; i++)
-        sum += g->spans[i].pin ? 0 : ring_read_bytes(g, &g->spans[i]);
+        sum += g->spans[i].fill == RING_FILL_THERE ? 0 : ring_read_bytes(g, &g->spans[i]);
     return sum;
 }
 
@@ -70096,12 +70209,14 @@ PN_INTERNAL uint64_t pn_ring_unpinned(const pn_ring *g, uint64_t most)
  * Which span comes next
  * ------------------------------------------------------------------------------------------ */
 
-/* Rows of a span that the step reads through the ring. */
+/* Rows of a span that the step reads through the ring.  When what is read ahead is the step after's, spans that are there will
+ * be pinned. */
 static uint32_t ring_needed(const pn_ring *g, uint32_t span)
 {
     const pn_ring_span *s = &g->spans[span];
+    bool pinned = s->pinned || (s->fill == RING_FILL_THERE && g->fill_pass > g->pass);
     uint32_t rows = 0;
-    for (uint32_t i = 0; i < s->n_pieces && !s->pin; i++)
+    for (uint32_t i = 0; i < s->n_pieces && !pinned; i++)
         rows += g->weights[g->pieces[s->piece0 + i].w].used ? g->pieces[s->piece0 + i].rows : 0;
     return rows;
 }
@@ -70164,22 +70279,43 @@ PN_INTERNAL pn_status pn_ring_start(pn_ring *g, pn_err *err)
     uint8_t *data = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)g->memory, ring_alignment(g));
     pn_os_huge(data, (size_t)(g->block_bytes * g->depth));
     for (uint32_t i = 0; i < g->depth; i++)
-        g->blocks[i].data = data + i * g->block_bytes;
+        g->blocks[i].at = g->blocks[i].data = data + i * g->block_bytes;
     g->fill_pass = 1;           /* pass 0 never was */
     ring_fill(g);
     return PN_OK;
 }
 
+static pn_read_job ring_job(pn_ring *g, const pn_ring_span *s, uint32_t item, uint8_t *dst)
+{
+    return (pn_read_job){.extents = &g->extents[s->extent0], .n = s->n_extents, .item = item, .dst = dst};
+}
+
+/* A block's span; else one that has memory to be filled. */
 static bool ring_take(void *self, pn_read_job *job)
 {
     pn_ring *g = self;
     for (uint64_t i = g->first; i < g->next; i++) {
         pn_ring_block *b = ring_block(g, i);
-        if (b->state != RING_WANTED)
+        pn_ring_span *s = &g->spans[b->span];
+        if (b->state != RING_WANTED || s->fill == RING_FILL_READING)    /* whoever reads it comes by again */
             continue;
-        const pn_ring_span *s = &g->spans[b->span];
         b->state = RING_READING;
-        *job = (pn_read_job){.extents = &g->extents[s->extent0], .n = s->n_extents, .item = (uint32_t)(i % g->depth), .dst = b->data};
+        b->fills = (s->fill == RING_FILL_WANTED || s->fill == RING_FILL_FAILED) && g->n_fills <= g->n_spans / RING_FILLS;
+        g->n_fills += b->fills;
+        b->at = b->fills || s->fill == RING_FILL_THERE ? ring_pin_data(s) : b->data;
+        *job = ring_job(g, s, (uint32_t)(i % g->depth), b->at);
+        if (s->fill == RING_FILL_THERE)         /* it came while this step was under way: nothing is to be read */
+            job->n = 0;
+        if (b->fills)
+            ring_fill_is(g, s, RING_FILL_READING);
+        return true;
+    }
+    for (uint32_t i = 0; g->n_wanted && i < g->n_spans; i++) {
+        pn_ring_span *s = &g->spans[i];
+        if (s->fill != RING_FILL_WANTED)
+            continue;
+        ring_fill_is(g, s, RING_FILL_READING);
+        *job = ring_job(g, s, g->depth + i, ring_pin_data(s));
         return true;
     }
     return false;
@@ -70188,7 +70324,15 @@ static bool ring_take(void *self, pn_read_job *job)
 static void ring_done(void *self, uint32_t item, bool ok)
 {
     pn_ring *g = self;
+    const uint8_t fill = ok ? RING_FILL_THERE : RING_FILL_FAILED;
+    if (item >= g->depth) {
+        ring_fill_is(g, &g->spans[item - g->depth], fill);
+        return;
+    }
     pn_ring_block *b = &g->blocks[item];
+    if (b->fills)
+        ring_fill_is(g, &g->spans[b->span], fill);
+    b->fills = false;
     if (b->dropped) {
         b->dropped = false;
         b->state = RING_EMPTY;
@@ -70207,7 +70351,7 @@ PN_INTERNAL bool pn_ring_full(const pn_ring *g)
     return true;
 }
 
-PN_INTERNAL pn_read_source pn_ring_source(pn_ring *g) { return (pn_read_source){g, ring_take, ring_done}; }
+PN_INTERNAL pn_read_source pn_ring_source(pn_ring *g) { return (pn_read_source){g, ring_take, ring_done, NULL}; }
 
 /* ------------------------------------------------------------------------------------------
  * A step
@@ -70224,6 +70368,22 @@ static void ring_note_used(pn_ring *g, const pn_plan *plan, const pn_step *step)
     }
 }
 
+static bool ring_holds(const pn_ring *g, uint32_t span)
+{
+    for (uint64_t i = g->first; i < g->next; i++)
+        if (ring_block(g, i)->span == span && ring_block(g, i)->pass == g->pass)
+            return true;
+    return false;
+}
+
+/* Spans that are there are pinned from now on; those that blocks hold for this step, from the next one on. */
+static void ring_settle(pn_ring *g)
+{
+    for (uint32_t i = 0; g->n_pinned && i < g->n_spans; i++)
+        if (g->spans[i].fill == RING_FILL_THERE && !g->spans[i].pinned)
+            g->spans[i].pinned = !ring_holds(g, i);
+}
+
 /* What was read ahead is kept as far as it is what this step begins with. */
 PN_INTERNAL void pn_ring_begin(pn_ring *g, const pn_plan *plan, const pn_step *step)
 {
@@ -70234,6 +70394,9 @@ PN_INTERNAL void pn_ring_begin(pn_ring *g, const pn_plan *plan, const pn_step *s
     g->pass++;
     for (; g->first < g->next && ring_block(g, g->first)->pass < g->pass; g->first++)
         ring_drop(ring_block(g, g->first));
+    ring_settle(g);
+    g->n_fills = 0;
+    g->fill_pass = g->pass;
     uint64_t keep = g->first;
     uint32_t span = ring_seek(g, 0);
     for (; keep < g->next; keep++) {
@@ -70246,20 +70409,34 @@ PN_INTERNAL void pn_ring_begin(pn_ring *g, const pn_plan *plan, const pn_step *s
     for (uint64_t i = keep; i < g->next; i++)
         ring_drop(ring_block(g, i));
     g->next = keep;
-    g->fill_pass = g->pass;
     g->fill_span = span;
     ring_fill(g);
     pn_mutex_unlock(&g->reads->lock);
 }
 
+static const pn_ring_piece *ring_piece(const pn_ring *g, const pn_ring_weight *rw, uint64_t row0)
+{
+    return &g->pieces[rw->piece0 + (row0 < rw->head ? 0 : 1 + (row0 - rw->head) / rw->per)];
+}
+
+PN_INTERNAL const uint8_t *pn_ring_pinned(const pn_ring *g, uint32_t w, uint64_t row0, uint64_t *n)
+{
+    const pn_ring_weight *rw = &g->weights[w];
+    if (!rw->n_pieces)
+        return NULL;
+    const pn_ring_piece *p = ring_piece(g, rw, row0);
+    *n = PN_MIN(*n, p->row0 + p->rows - row0);
+    return g->spans[p->span].pinned ? ring_pin_data(&g->spans[p->span]) + p->at + (row0 - p->row0) * rw->row_bytes : NULL;
+}
+
 PN_INTERNAL pn_lease_state pn_ring_acquire(pn_ring *g, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
 {
     const pn_ring_weight *rw = &g->weights[w];
-    const pn_ring_piece *p = &g->pieces[rw->piece0 + (row0 < rw->head ? 0 : 1 + (row0 - rw->head) / rw->per)];
+    const pn_ring_piece *p = ring_piece(g, rw, row0);
     uint64_t tag = ring_tag(g->pass, p->span), at = p->at + (row0 - p->row0) * rw->row_bytes;
     *out = (pn_lease){.row0 = row0, .rows = (uint32_t)PN_MIN(n, p->row0 + p->rows - row0), .block = RING_PINNED};
     PN_ASSERT(rw->used);
-    if (g->spans[p->span].pin) {
+    if (g->spans[p->span].pinned) {
         out->ptr = ring_pin_data(&g->spans[p->span]) + at;
         return PN_LEASE_OK;
     }
@@ -70270,7 +70447,7 @@ PN_INTERNAL pn_lease_state pn_ring_acquire(pn_ring *g, uint32_t w, uint64_t row0
             return PN_LEASE_FAIL;
         if (is != tag)
             continue;
-        out->ptr = b->data + at;
+        out->ptr = b->at + at;
         out->block = i;
         return PN_LEASE_OK;
     }
@@ -70413,7 +70590,7 @@ static void rows_done(void *self, uint32_t item, bool ok)
         rows_promise(r);
 }
 
-PN_INTERNAL pn_read_source pn_rows_source(pn_rows *r) { return (pn_read_source){r, rows_take, rows_done}; }
+PN_INTERNAL pn_read_source pn_rows_source(pn_rows *r) { return (pn_read_source){r, rows_take, rows_done, NULL}; }
 
 PN_INTERNAL void pn_rows_begin(pn_rows *r, const pn_plan *plan, const pn_step *step)
 {
@@ -70474,6 +70651,7 @@ PN_INTERNAL void pn_rows_release(pn_rows *r, const pn_lease *l)
 /* includes store/pn_experts.h */
 
 #include <inttypes.h>
+#include <math.h>
 
 /* includes base/pn_err.h */
 
@@ -70498,15 +70676,13 @@ PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *read
     return e->stack_of ? PN_OK : pn_fail_nomem(err, "a table of experts", n_weights * sizeof *e->stack_of);
 }
 
-static void experts_free_slots(pn_experts *e, pn_expert_layer *l, uint32_t n)
+static void experts_free_slot(pn_experts *e, pn_expert_layer *l)
 {
-    while (l->n_slots > n) {
-        pn_mutex_lock(&e->reads->lock);         /* reports count slots */
-        uint8_t *p = l->slots[--l->n_slots];
-        pn_mutex_unlock(&e->reads->lock);
-        pn_os_give_back(p, (size_t)l->slot_bytes);
-        pn_mem_free(e->mem, PN_ACCT_WEIGHTS, p, (size_t)l->slot_bytes);
-    }
+    pn_mutex_lock(&e->reads->lock);             /* reports count slots */
+    uint8_t *p = l->slots[--l->n_slots];
+    pn_mutex_unlock(&e->reads->lock);
+    pn_os_give_back(p, (size_t)l->slot_bytes);
+    pn_mem_free(e->mem, PN_ACCT_WEIGHTS, p, (size_t)l->slot_bytes);
 }
 
 PN_INTERNAL void pn_experts_close(pn_experts *e)
@@ -70515,7 +70691,8 @@ PN_INTERNAL void pn_experts_close(pn_experts *e)
         return;
     for (size_t i = 0; i < e->n_layers; i++) {
         pn_expert_layer *l = &e->layers[i];
-        experts_free_slots(e, l, 0);
+        while (l->n_slots)
+            experts_free_slot(e, l);
         pn_mem_free(e->mem, PN_ACCT_MISC, l->slots, l->n_expert * sizeof *l->slots);
         pn_mem_free(e->mem, PN_ACCT_MISC, l->wanted, 3 * (size_t)l->n_expert * sizeof *l->wanted);
     }
@@ -70627,14 +70804,6 @@ static void experts_empty(const pn_expert_stack *s, pn_expert_part *p)
     p->state = EXPERT_EMPTY;
 }
 
-/* Forget what slots [from, n_slots) hold. */
-static void experts_forget(pn_experts *e, const pn_expert_layer *l, uint32_t from)
-{
-    for (uint32_t k = 0; k < l->n_stacks; k++)
-        for (uint32_t i = from; i < l->n_slots; i++)
-            experts_empty(&e->stacks[l->stack0 + k], experts_part(e, &e->stacks[l->stack0 + k], i));
-}
-
 static bool experts_add_slot(pn_experts *e, pn_expert_layer *l)
 {
     uint8_t *p = pn_mem_alloc(e->mem, PN_ACCT_WEIGHTS, (size_t)l->slot_bytes);
@@ -70655,54 +70824,79 @@ static bool experts_add_slot(pn_experts *e, pn_expert_layer *l)
 /* What a torn step left to be read. */
 static void experts_clear_queue(pn_experts *e)
 {
+    pn_mutex_lock(&e->reads->lock);
     for (uint32_t i = e->head; i != EXPERT_NONE; i = e->parts[i].next)
         experts_empty(experts_owner(e, i), &e->parts[i]);
     e->head = e->tail = EXPERT_NONE;
+    pn_mutex_unlock(&e->reads->lock);
 }
 
-/* Grow first: that may fail. */
-static pn_status experts_set_slots(pn_experts *e, uint64_t most, pn_err *err)
+/* The last slot holds nothing any more.  False: something is being read into it. */
+static bool experts_forget_slot(pn_experts *e, const pn_expert_layer *l)
+{
+    bool idle = true;
+    pn_mutex_lock(&e->reads->lock);
+    for (uint32_t k = 0; k < l->n_stacks; k++)
+        idle = idle && experts_part(e, &e->stacks[l->stack0 + k], l->n_slots - 1)->state != EXPERT_READING;
+    for (uint32_t k = 0; k < l->n_stacks && idle; k++)
+        experts_empty(&e->stacks[l->stack0 + k], experts_part(e, &e->stacks[l->stack0 + k], l->n_slots - 1));
+    pn_mutex_unlock(&e->reads->lock);
+    return idle;
+}
+
+/* Of slots of its own a layer keeps those that `most` gives it; none: not one.  False: the time is over, or a read has to end. */
+static bool experts_shrink(pn_experts *e, uint64_t most, bool none, double deadline, bool *any)
 {
     uint64_t sum;
     for (size_t i = 0; i < e->n_layers; i++) {
         pn_expert_layer *l = &e->layers[i];
-        uint32_t want = experts_slots(e, most, i, &sum), had = l->n_slots;
-        while (l->n_slots < want)
+        uint32_t want = none ? 0 : experts_slots(e, most, i, &sum);
+        for (; l->n_slots > want; *any = true) {
+            if ((*any && pn_os_now() >= deadline) || !experts_forget_slot(e, l))
+                return false;
+            experts_free_slot(e, l);
+        }
+    }
+    return true;
+}
+
+PN_INTERNAL pn_status pn_experts_resize(pn_experts *e, uint64_t most, double deadline, bool *done, pn_err *err)
+{
+    uint64_t sum;
+    bool any = false;
+    *done = !e->n_layers;
+    if (most < pn_experts_floor(e))
+        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes for experts, at least %" PRIu64 " are needed", most, pn_experts_floor(e));
+    experts_clear_queue(e);
+    for (size_t i = 0; i < e->n_layers; i++) {          /* grow first: that may fail */
+        pn_expert_layer *l = &e->layers[i];
+        for (uint32_t want = experts_slots(e, most, i, &sum); l->n_slots < want; any = true) {
+            if (any && pn_os_now() >= deadline)
+                return PN_OK;
             if (!experts_add_slot(e, l)) {
-                experts_free_slots(e, l, had);
+                while (!experts_shrink(e, e->most, false, INFINITY, &any))
+                    pn_thread_yield();
                 return pn_fail_nomem(err, "experts", l->slot_bytes);
             }
+        }
     }
-    for (size_t i = 0; i < e->n_layers; i++) {
-        uint32_t want = experts_slots(e, most, i, &sum);
-        experts_forget(e, &e->layers[i], want);
-        experts_free_slots(e, &e->layers[i], want);
-    }
+    *done = experts_shrink(e, most, false, deadline, &any);
+    if (*done)
+        e->most = most;
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_experts_resize(pn_experts *e, uint64_t most, pn_err *err)
+PN_INTERNAL void pn_experts_clear(pn_experts *e, double deadline, bool *done)
 {
-    uint64_t now = 0;
-    if (most < pn_experts_floor(e))
-        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes for experts, at least %" PRIu64 " are needed", most, pn_experts_floor(e));
-    for (size_t i = 0; i < e->n_layers; i++)
-        now += e->layers[i].n_slots * e->layers[i].slot_bytes;
-    pn_reads_hold(e->reads, true);
+    bool any = false;
     experts_clear_queue(e);
-    pn_status st = experts_set_slots(e, most, err);
-    if (st)
-        (void)experts_set_slots(e, now, NULL);          /* shrinks, so it cannot fail */
-    pn_reads_hold(e->reads, false);
-    return st;
+    *done = experts_shrink(e, 0, true, deadline, &any);
 }
 
-PN_INTERNAL pn_status pn_experts_start(pn_experts *e, uint64_t most, pn_err *err)
+PN_INTERNAL pn_status pn_experts_start(pn_experts *e, pn_err *err)
 {
     if (!e->n_layers)
         return PN_OK;
-    if (most < pn_experts_floor(e))
-        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes for experts, at least %" PRIu64 " are needed", most, pn_experts_floor(e));
     e->parts = pn_mem_calloc(e->mem, PN_ACCT_MISC, e->n_parts, sizeof *e->parts);
     bool ok = e->parts != NULL;
     for (size_t i = 0; i < e->n_stacks && ok; i++) {
@@ -70718,7 +70912,7 @@ PN_INTERNAL pn_status pn_experts_start(pn_experts *e, uint64_t most, pn_err *err
         l->heat = ok ? l->wanted + l->n_expert : NULL;
         l->last = ok ? l->heat + l->n_expert : NULL;
     }
-    return ok ? experts_set_slots(e, most, err) : pn_fail_nomem(err, "a table of experts", e->n_parts * sizeof *e->parts);
+    return ok ? PN_OK : pn_fail_nomem(err, "a table of experts", e->n_parts * sizeof *e->parts);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -70828,7 +71022,7 @@ static void experts_done(void *self, uint32_t item, bool ok)
         experts_promise(e, experts_owner(e, item));
 }
 
-PN_INTERNAL pn_read_source pn_experts_source(pn_experts *e) { return (pn_read_source){e, experts_take, experts_done}; }
+PN_INTERNAL pn_read_source pn_experts_source(pn_experts *e) { return (pn_read_source){e, experts_take, experts_done, NULL}; }
 
 /* ------------------------------------------------------------------------------------------
  * A step
@@ -70923,6 +71117,7 @@ PN_INTERNAL void pn_experts_release(pn_experts *e, const pn_lease *l)
 /* includes store/pn_stream.h */
 
 #include <inttypes.h>
+#include <math.h>
 
 /* includes base/pn_err.h */
 
@@ -70932,7 +71127,8 @@ enum { STREAM_RING = 0, STREAM_ROWS, STREAM_EXPERTS, STREAM_PINNED };
 
 enum {
     STREAM_FEW_ROWS = 4,                        /* a step of no more decodes: its time is that of a token */
-    STREAM_BLOCK_MOST = 256 << 20
+    STREAM_BLOCK_MOST = 256 << 20,
+    STREAM_DROP_EVERY = 32 << 20                /* bytes read between two pieces of page cache that are given back */
 };
 static const double stream_prime_seconds = 0.5;
 
@@ -70991,6 +71187,7 @@ PN_INTERNAL pn_status pn_stream_open(pn_stream *s, pn_mem *mem, const pn_weight 
         return pn_fail(err, PN_E_INVALID, "a stream block of %" PRIu64 " bytes, expected at most %d", p->block_bytes, STREAM_BLOCK_MOST);
     s->mem = mem;
     s->p = *p;
+    s->drop_at = UINT64_MAX;
     stream_defaults(&s->p, NULL);
     pn_rows_open(&s->rows, mem, &s->reads, PN_NO_WEIGHT, NULL, 0, 0);
     stream_setup u = {.s = s, .weights = weights, .tensors = tensors};
@@ -71029,38 +71226,119 @@ PN_INTERNAL pn_stream_bytes pn_stream_needs(const pn_stream *s)
                              .streamed = pn_ring_unpinned(&s->ring, s->p.pin_bytes)};
 }
 
-/* Until the ring is full: that is a first sample of the disk's speed. */
-static void stream_prime(pn_stream *s)
+PN_INTERNAL pn_status pn_stream_prime(pn_stream *s, pn_err *err)
 {
-    double until = pn_os_now() + stream_prime_seconds;
-    for (bool full = false; !full && pn_os_now() < until;) {
-        pn_reads_wait(&s->reads, until);
+    double until = pn_os_now() + stream_prime_seconds, now = until - stream_prime_seconds;
+    bool filling = true, full = false, failed = false;
+    for (; (filling || (!full && now < until)) && !failed; now = pn_os_now()) {
+        pn_reads_wait(&s->reads, PN_MAX(until, now + stream_prime_seconds));
         pn_mutex_lock(&s->reads.lock);
+        filling = pn_ring_filling(&s->ring, &failed) > 0;
         full = pn_ring_full(&s->ring);
+        if (failed && err)
+            *err = s->reads.err;
         pn_mutex_unlock(&s->reads.lock);
     }
     s->reads.waited = 0;
+    return failed ? PN_E_IO : PN_OK;
 }
 
-PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *err)
+/* ------------------------------------------------------------------------------------------
+ * The page cache of weights that were mapped
+ * ------------------------------------------------------------------------------------------ */
+
+static bool stream_drop_take(void *self, pn_read_job *job)
 {
-    pn_status st = pn_reads_open(&s->reads, s->mem, file, err);
-    if (!st)
-        st = pn_ring_pin(&s->ring, s->p.pin_bytes, err);
-    if (!st)
-        st = pn_rows_start(&s->rows, err);
-    if (!st)
-        st = pn_experts_start(&s->experts, s->p.expert_bytes, err);
+    pn_stream *s = self;
+    if (s->drop_at == UINT64_MAX || s->drops)
+        return false;
+    *job = (pn_read_job){.n = 0};
+    s->dropping = s->drop_at;
+    s->drop_when = s->reads.bytes + STREAM_DROP_EVERY;
+    s->drops = true;
+    return true;
+}
+
+static bool stream_drop_now_and_then(void *self, pn_read_job *job)
+{
+    return ((pn_stream *)self)->reads.bytes >= ((pn_stream *)self)->drop_when && stream_drop_take(self, job);
+}
+
+static void stream_drop_work(void *self)
+{
+    pn_stream *s = self;
+    if (!pn_weights_drop_cache(s->file, &s->dropping))
+        s->dropping = UINT64_MAX;
+}
+
+static void stream_drop_done(void *self, uint32_t item, bool ok)
+{
+    pn_stream *s = self;
+    (void)item, (void)ok;
+    if (s->drop_at != UINT64_MAX)
+        s->drop_at = s->dropping;
+    s->drops = false;
+}
+
+PN_INTERNAL void pn_stream_drop_cache(pn_stream *s, bool on)
+{
+    pn_mutex_lock(&s->reads.lock);
+    s->drop_at = on ? 0 : UINT64_MAX;
+    pn_reads_kick(&s->reads);
+    pn_mutex_unlock(&s->reads.lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Start and end
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status stream_start_reads(pn_stream *s, pn_err *err)
+{
+    pn_status st = pn_rows_start(&s->rows, err);
     if (!st)
         st = pn_ring_start(&s->ring, err);
     if (st)
         return st;
+    pn_reads_add(&s->reads, (pn_read_source){s, stream_drop_now_and_then, stream_drop_done, stream_drop_work});
     pn_reads_add(&s->reads, pn_rows_source(&s->rows));
     pn_reads_add(&s->reads, pn_experts_source(&s->experts));
     pn_reads_add(&s->reads, pn_ring_source(&s->ring));
+    pn_reads_add(&s->reads, (pn_read_source){s, stream_drop_take, stream_drop_done, stream_drop_work});
     pn_reads_start(&s->reads, s->experts.n_layers ? PN_READERS_MAX : PN_STREAM_READERS);
-    stream_prime(s);
     return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, double deadline, bool *done, pn_err *err)
+{
+    pn_status st = PN_OK;
+    uint32_t had = s->ring.n_pinned;
+    bool there = false;
+    *done = false;
+    if (!s->file) {
+        s->file = file;
+        st = pn_reads_open(&s->reads, s->mem, file, err);
+        if (!st)
+            st = pn_experts_start(&s->experts, err);
+        if (st || pn_os_now() >= deadline)
+            return st;
+    }
+    st = pn_ring_pin(&s->ring, s->p.pin_bytes, deadline, &there, err);
+    if (st || !there || (s->ring.n_pinned != had && pn_os_now() >= deadline))
+        return st;
+    st = pn_experts_resize(&s->experts, s->p.expert_bytes, deadline, &there, err);
+    if (!st && there)
+        st = stream_start_reads(s, err);
+    *done = !st && there;
+    return st;
+}
+
+PN_INTERNAL void pn_stream_clear(pn_stream *s, double deadline, bool *done)
+{
+    uint32_t had = s->ring.n_pinned;
+    (void)pn_ring_pin(&s->ring, 0, deadline, done, NULL);
+    *done = *done && (s->ring.n_pinned == had || pn_os_now() < deadline);
+    if (*done && s->reads.mem)
+        pn_experts_clear(&s->experts, deadline, done);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -71170,6 +71448,7 @@ PN_INTERNAL void pn_stream_release(pn_stream *s, const pn_lease *l)
 /* includes store/pn_residency.h */
 
 #include <inttypes.h>
+#include <math.h>
 
 /* includes base/pn_err.h */
 
@@ -71206,6 +71485,16 @@ static pn_lease_state residency_acquire(void *store, uint32_t w, uint64_t row0, 
 }
 
 static void residency_release(void *store, pn_lease *l) { (void)store, (void)l; }
+
+static pn_lease_state residency_leaving_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
+{
+    const pn_residency_store *s = store;
+    const uint8_t *p = pn_ring_pinned(&s->stream->ring, w, row0, &n);
+    if (!p)
+        return residency_acquire(store, w, row0, n, out);
+    *out = (pn_lease){.ptr = p, .row0 = row0, .rows = (uint32_t)PN_MIN(n, (uint64_t)UINT32_MAX)};
+    return PN_LEASE_OK;
+}
 
 static pn_lease_state residency_ring_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
 {
@@ -71329,21 +71618,33 @@ static pn_status residency_open_ring(pn_residency_store *s, uint32_t lease_rows,
     return PN_OK;
 }
 
+static void residency_free_stream(const pn_residency_store *s, pn_stream *stream)
+{
+    if (stream)
+        pn_stream_close(stream);
+    pn_mem_free(s->mem, PN_ACCT_MISC, stream, sizeof *stream);
+}
+
 static pn_status residency_new_stream(const pn_residency_store *s, const pn_residency_params *p, pn_stream **out, pn_err *err)
 {
     pn_stream *stream = pn_mem_alloc(s->mem, PN_ACCT_MISC, sizeof *stream);
     if (!stream)
         return pn_fail_nomem(err, "a streamer", sizeof *stream);
     pn_status st = pn_stream_open(stream, s->mem, s->weights, s->tensors, s->n, p->plans, p->n_plans, &p->stream, err);
-    if (!st)
-        st = pn_stream_start(stream, s->file, err);
-    if (st) {
-        pn_stream_close(stream);
+    if (st)
         pn_mem_free(s->mem, PN_ACCT_MISC, stream, sizeof *stream);
-        return st;
-    }
-    *out = stream;
-    return PN_OK;
+    else
+        *out = stream;
+    return st;
+}
+
+static pn_status residency_load_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    bool done;
+    pn_status st = residency_new_stream(s, p, &s->stream, err);
+    if (!st)
+        st = pn_stream_start(s->stream, s->file, INFINITY, &done, err);
+    return st ? st : pn_stream_prime(s->stream, err);
 }
 
 /* Another streamer, or none; the old one is freed. */
@@ -71353,9 +71654,7 @@ static void residency_set_stream(pn_residency_store *s, pn_stream *stream)
     pn_mutex_lock(&s->lock);
     s->stream = stream;
     pn_mutex_unlock(&s->lock);
-    if (old)
-        pn_stream_close(old);
-    pn_mem_free(s->mem, PN_ACCT_MISC, old, sizeof *old);
+    residency_free_stream(s, old);
 }
 
 static void residency_free_anon(pn_residency_store *s)
@@ -71368,8 +71667,9 @@ static void residency_free_anon(pn_residency_store *s)
 static void residency_set_host(pn_residency_store *s)
 {
     s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .begin = residency_begin,
-                            .acquire = residency_acquire, .pick = residency_pick, .want = residency_want, .release = residency_release};
-    if (s->stream)
+                            .acquire = s->leaving ? residency_leaving_acquire : residency_acquire, .pick = residency_pick, .want = residency_want,
+                            .release = residency_release};
+    if (s->stream && !s->leaving)
         s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .piece_bytes = s->stream->p.block_bytes / 4,
                                 .begin = residency_stream_begin, .acquire = residency_stream_acquire, .pick = residency_stream_pick,
                                 .want = residency_stream_want, .release = residency_stream_release};
@@ -71388,7 +71688,7 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
         st = pn_fail_nomem(err, "a weight table", n * sizeof *s->base);
     bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && pn_weights_reads(file));
     if (!st && p->mode == PN_RESIDENCY_STREAM)
-        st = residency_new_stream(s, p, &s->stream, err);
+        st = residency_load_stream(s, p, err);
     else if (!st)
         st = anon ? residency_read_all(s, p, err) : residency_map_all(s, p, err);
     residency_set_host(s);
@@ -71407,6 +71707,8 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
     residency_free_anon(s);
     pn_mem_free(s->mem, PN_ACCT_STAGE, s->ring, (size_t)s->ring_bytes);
     residency_set_stream(s, NULL);
+    residency_free_stream(s, s->next);
+    s->next = NULL;
     pn_mutex_fini(&s->lock);
     s->base = NULL;
     s->mem = NULL;
@@ -71416,64 +71718,106 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
  * Between steps
  * ------------------------------------------------------------------------------------------ */
 
-static pn_status residency_to_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+/* A piece of the way to a streamer; the last one puts it in place. */
+static pn_status residency_to_stream(pn_residency_store *s, const pn_residency_params *p, double deadline, pn_err *err)
 {
-    pn_stream *stream;
-    pn_status st = residency_new_stream(s, p, &stream, err);
-    if (st)
+    bool done;
+    if (!s->next)
+        return residency_new_stream(s, p, &s->next, err);
+    pn_status st = pn_stream_start(s->next, s->file, deadline, &done, err);
+    if (st) {
+        residency_free_stream(s, s->next);
+        s->next = NULL;
+    } else if (done) {
+        pn_stream_drop_cache(s->next, pn_weights_mapped(s->file));
+        residency_set_stream(s, s->next);
+        s->next = NULL;
+        residency_free_anon(s);
+        for (uint32_t i = 0; i < s->n; i++)
+            s->base[i] = NULL;
+    }
+    return st;
+}
+
+/* And back, or from one that is not in place yet. */
+static pn_status residency_to_map(pn_residency_store *s, const pn_residency_params *p, double deadline, pn_err *err)
+{
+    bool done;
+    if (s->stream && !s->leaving) {
+        pn_status st = residency_map_all(s, p, err);
+        s->leaving = st == PN_OK;
+        if (!st)
+            pn_stream_drop_cache(s->stream, false);
         return st;
-    residency_set_stream(s, stream);
-    residency_free_anon(s);
-    for (uint32_t i = 0; i < s->n; i++)
-        s->base[i] = NULL;
-    for (uint32_t i = 0; i < s->file->n_parts; i++)
-        if (s->file->parts[i].map_owned)
-            pn_os_drop_cache(&s->file->parts[i].file, s->file->parts[i].map);
+    }
+    pn_stream_clear(s->next ? s->next : s->stream, deadline, &done);
+    if (done && s->next) {
+        residency_free_stream(s, s->next);
+        s->next = NULL;
+    } else if (done) {
+        s->leaving = false;
+        residency_set_stream(s, NULL);
+    }
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, double deadline, bool *done, pn_err *err)
 {
+    bool streamed = p->mode == PN_RESIDENCY_STREAM, any = false;
     pn_status st = PN_OK;
-    if (p->lease_rows || s->lease_rows || (p->mode != PN_RESIDENCY_MAP && p->mode != PN_RESIDENCY_STREAM))
+    *done = false;
+    if (p->lease_rows || s->lease_rows || (p->mode != PN_RESIDENCY_MAP && !streamed))
         return pn_fail(err, PN_E_UNSUPPORTED, "weights change to mapped or streamed ones only");
     if (s->file->n_retyped)
         return pn_fail(err, PN_E_UNSUPPORTED, "weights of another type than the file's can only be in memory");
-    if (p->mode == PN_RESIDENCY_STREAM && !s->stream)
-        st = residency_to_stream(s, p, err);
-    else if (p->mode == PN_RESIDENCY_MAP && s->stream) {
-        st = residency_map_all(s, p, err);
-        if (!st)
-            residency_set_stream(s, NULL);
+    for (*done = streamed ? s->stream && !s->leaving : !s->stream && !s->next; !*done && !st && (!any || pn_os_now() < deadline); any = true) {
+        if (streamed && !s->leaving)
+            st = residency_to_stream(s, p, deadline, err);
+        else
+            st = residency_to_map(s, p, deadline, err);
+        residency_set_host(s);
+        *done = streamed ? s->stream && !s->leaving : !s->stream && !s->next;
     }
-    residency_set_host(s);
     return st;
 }
 
-PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err)
+PN_INTERNAL uint64_t pn_residency_mapped(const pn_residency_store *s, uint64_t all)
+{
+    if (s->leaving)
+        return pn_sub_sat(all, s->stream->ring.pinned_bytes);
+    return s->anon || s->stream ? 0 : all;
+}
+
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, double deadline, bool *done, pn_err *err)
 {
     *done = true;
-    if (!s->stream)
+    if (!s->stream || s->leaving)
         return pn_fail(err, PN_E_STATE, "nothing is streamed");
-    pn_ring *g = &s->stream->ring;
-    uint64_t now = g->pinned_bytes, most = PN_MAX(g->bytes / 20, 2 * g->block_bytes);
-    uint64_t next = pin_bytes > now ? now + PN_MIN(pin_bytes - now, most) : now - PN_MIN(now - pin_bytes, most);
-    pn_status st = pn_ring_pin(g, next, err);
-    if (st)
-        return st;
-    s->stream->p.pin_bytes = next;
-    *done = next == pin_bytes || g->pinned_bytes == pn_ring_pinnable(g, pin_bytes);
-    return PN_OK;
+    s->stream->p.pin_bytes = pin_bytes;
+    return pn_ring_pin(&s->stream->ring, pin_bytes, deadline, done, err);
 }
 
-PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err)
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, double deadline, bool *done, pn_err *err)
 {
-    if (!s->stream)
+    *done = true;
+    if (!s->stream || s->leaving)
         return pn_fail(err, PN_E_STATE, "nothing is streamed");
-    pn_status st = pn_experts_resize(&s->stream->experts, bytes, err);
-    if (!st)
+    pn_status st = pn_experts_resize(&s->stream->experts, bytes, deadline, done, err);
+    if (!st && *done)
         s->stream->p.expert_bytes = bytes;
     return st;
+}
+
+PN_INTERNAL uint64_t pn_residency_filling(pn_residency_store *s)
+{
+    bool failed;
+    uint64_t filling = 0;
+    if (s->stream) {
+        pn_mutex_lock(&s->stream->reads.lock);
+        filling = pn_ring_filling(&s->stream->ring, &failed);
+        pn_mutex_unlock(&s->stream->reads.lock);
+    }
+    return filling;
 }
 
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline)
@@ -77305,7 +77649,9 @@ PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
  * Undoing 13 pins a twentieth of the weights at a time; when all of them would be pinned they are mapped again.  All
  * of this machine's memory: a die's own holds copies (pn_die_upload), so there is nothing to gain on resource 1 + i.
  *
- * The list of models is held while one is converted, and its dies are: nobody computes with it meanwhile.
+ * All of it is done in slices, the smallest of which is a span, an expert, a few MiB of page cache; and none of it reads: what
+ * is to be pinned is read by the streamer's own threads (pn_ring.h).  The list of models is held during a slice, and the
+ * model's dies are: nobody computes with it meanwhile.
  */
 /* includes engine/pn_cache.h */
 /* includes engine/pn_rungs.h */
@@ -77313,10 +77659,12 @@ PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
 
 enum { RUNG_EXPERT_STEPS = 4, RUNG_PIN_STEPS = 20 };
 
-static const double rung_pin_slice = 0.25;      /* seconds of reading in one step back */
+/* Of one model: bytes that may be had; or a slice of moving, which has more to do, and returns bytes that came free. */
+typedef uint64_t (*rung_bytes_fn)(pn_model *m, uint64_t want);
+typedef uint64_t (*rung_move_fn)(pn_model *m, uint64_t want, double deadline, bool *more);
 
 /* Sum over models. */
-static uint64_t rung_models(pn_engine *e, uint64_t (*of)(pn_model *m, uint64_t want), uint64_t want)
+static uint64_t rung_models(pn_engine *e, rung_bytes_fn of, uint64_t want)
 {
     uint64_t n = 0;
     pn_mutex_lock(&e->models_lock);
@@ -77326,17 +77674,45 @@ static uint64_t rung_models(pn_engine *e, uint64_t (*of)(pn_model *m, uint64_t w
     return n;
 }
 
-static uint64_t rung_gain(void *user, uint32_t resource, uint64_t (*of)(pn_model *m, uint64_t want))
+static uint64_t rung_gain(void *user, uint32_t resource, rung_bytes_fn of)
 {
     return resource ? 0 : rung_models(user, of, UINT64_MAX);
 }
 
-static pn_rung_state rung_do(void *user, uint64_t (*of)(pn_model *m, uint64_t want), uint64_t (*left)(pn_model *m, uint64_t want), uint64_t want,
-                             uint64_t *freed)
+/* One model after the other, each to the end of what it was asked for. */
+static bool rung_move(pn_engine *e, rung_move_fn move, uint64_t want, double deadline, uint64_t *freed)
 {
-    *freed = rung_models(user, of, want);
-    return *freed && *freed < want && rung_models(user, left, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
+    bool more = false;
+    pn_mutex_lock(&e->models_lock);
+    for (pn_model *m = e->models; m && !more && *freed < want; m = m->next)
+        if (m->n_dies)
+            *freed += move(m, want - *freed, deadline, &more);
+    pn_mutex_unlock(&e->models_lock);
+    return more;
 }
+
+static pn_rung_state rung_do(void *user, rung_move_fn shrink, rung_bytes_fn left, uint64_t want, double deadline, uint64_t *freed)
+{
+    *freed = 0;
+    bool more = rung_move(user, shrink, want, deadline, freed);
+    return more || (*freed && *freed < want && rung_models(user, left, UINT64_MAX)) ? PN_RUNG_MORE : PN_RUNG_DONE;
+}
+
+/* A step back of the first model that misses something; the next one's comes when that has it all. */
+static pn_rung_state rung_redo(pn_engine *e, rung_move_fn grow, rung_bytes_fn missing, double deadline)
+{
+    bool more = false;
+    pn_mutex_lock(&e->models_lock);
+    pn_model *m = e->models;
+    while (m && !(m->n_dies && missing(m, 0)))
+        m = m->next;
+    if (m)
+        (void)grow(m, 0, deadline, &more);
+    pn_mutex_unlock(&e->models_lock);
+    return more ? PN_RUNG_SLICE : rung_models(e, missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
+}
+
+static uint64_t rung_retake(void *user, uint32_t resource, rung_bytes_fn missing) { return resource ? 0 : rung_models(user, missing, 1); }
 
 static pn_residency_info rung_info(pn_model *m)
 {
@@ -77357,34 +77733,48 @@ static uint64_t rung_experts_held(pn_model *m, uint64_t want)
     return m->store.stream ? pn_sub_sat(rung_info(m).expert_bytes, rung_experts_floor(m)) : 0;
 }
 
-static uint64_t rung_experts_to(pn_model *m, uint64_t bytes)
+/* Returns what is less, or more, than before. */
+static uint64_t rung_experts_to(pn_model *m, uint64_t bytes, double deadline, bool *more)
 {
+    bool done;
     pn_model_take(m);
     uint64_t before = rung_info(m).expert_bytes;
-    (void)pn_residency_resize_experts(&m->store, bytes, NULL);
+    pn_status st = pn_residency_resize_experts(&m->store, bytes, deadline, &done, NULL);
     uint64_t after = rung_info(m).expert_bytes;
     pn_model_give(m);
-    return pn_sub_sat(before, after);
+    *more = *more || (!st && !done);
+    return before > after ? before - after : after - before;
 }
 
-static uint64_t rung_experts_shrink(pn_model *m, uint64_t want)
+/* Where the cache is on its way to, in steps of a quarter of what it was. */
+static uint64_t rung_experts_step(pn_model *m)
 {
-    uint64_t held = rung_experts_held(m, want), step = PN_MAX(m->experts_whole / RUNG_EXPERT_STEPS, UINT64_C(1));
+    if (!m->experts_whole)
+        m->experts_whole = rung_info(m).expert_bytes;
+    return PN_MAX(m->experts_whole / RUNG_EXPERT_STEPS, UINT64_C(1));
+}
+
+static uint64_t rung_experts_shrink(pn_model *m, uint64_t want, double deadline, bool *more)
+{
+    uint64_t held = rung_experts_held(m, want), step = held ? rung_experts_step(m) : 0, floor = rung_experts_floor(m);
     if (!held)
         return 0;
-    if (!m->experts_whole) {
-        m->experts_whole = rung_info(m).expert_bytes;
-        step = m->experts_whole / RUNG_EXPERT_STEPS;
-    }
-    return rung_experts_to(m, rung_experts_floor(m) + pn_sub_sat(held, step));
+    if (!m->experts_goal || m->experts_goal >= floor + held)
+        m->experts_goal = floor + pn_sub_sat(held, step);
+    bool goes_on = false;
+    uint64_t freed = rung_experts_to(m, m->experts_goal, deadline, &goes_on);
+    if (!goes_on)
+        m->experts_goal = 0;
+    *more = *more || goes_on;
+    return freed;
 }
 
 static uint64_t rung_experts_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_experts_held); }
 
 static pn_rung_state rung_experts_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)resource, (void)deadline;
-    return rung_do(user, rung_experts_shrink, rung_experts_held, want, freed);
+    (void)resource;
+    return rung_do(user, rung_experts_shrink, rung_experts_held, want, deadline, freed);
 }
 
 static uint64_t rung_experts_missing(pn_model *m, uint64_t want)
@@ -77395,21 +77785,28 @@ static uint64_t rung_experts_missing(pn_model *m, uint64_t want)
 
 static uint64_t rung_experts_retake(void *user, uint32_t resource)
 {
-    (void)resource;
-    return rung_models(user, rung_experts_missing, UINT64_MAX);
+    return rung_retake(user, resource, rung_experts_missing);
 }
 
-static uint64_t rung_experts_grow(pn_model *m, uint64_t want)
+static uint64_t rung_experts_grow(pn_model *m, uint64_t want, double deadline, bool *more)
 {
     uint64_t missing = rung_experts_missing(m, want);
-    return missing ? rung_experts_to(m, rung_info(m).expert_bytes + missing) : 0;
+    bool goes_on = false;
+    if (!missing)
+        return 0;
+    if (!m->experts_goal || m->experts_goal <= rung_info(m).expert_bytes)
+        m->experts_goal = rung_info(m).expert_bytes + missing;
+    (void)rung_experts_to(m, m->experts_goal, deadline, &goes_on);
+    if (!goes_on)
+        m->experts_goal = 0;
+    *more = *more || goes_on;
+    return 0;
 }
 
 static pn_rung_state rung_experts_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource, (void)deadline;
-    (void)rung_models(user, rung_experts_grow, UINT64_MAX);
-    return rung_models(user, rung_experts_missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
+    (void)resource;
+    return rung_redo(user, rung_experts_grow, rung_experts_missing, deadline);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -77435,20 +77832,22 @@ static uint64_t rung_idle_mapped(pn_model *m, uint64_t want)
     return m->mapped_bytes && !atomic_load(&m->parked) && rung_is_idle(m) ? m->mapped_bytes : 0;
 }
 
-static uint64_t rung_idle_park(pn_model *m, uint64_t want)
+static uint64_t rung_idle_park(pn_model *m, uint64_t want, double deadline, bool *more)
 {
     uint64_t bytes = rung_idle_mapped(m, want);
+    bool done = true;
     if (bytes)
-        pn_model_park(m);
-    return bytes;
+        pn_model_park(m, deadline, &done);
+    *more = *more || !done;
+    return done ? bytes : 0;
 }
 
 static uint64_t rung_park_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_idle_mapped); }
 
 static pn_rung_state rung_park_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)resource, (void)deadline;
-    return rung_do(user, rung_idle_park, rung_idle_mapped, want, freed);
+    (void)resource;
+    return rung_do(user, rung_idle_park, rung_idle_mapped, want, deadline, freed);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -77460,60 +77859,75 @@ static bool rung_may_stream(const pn_model *m)
     return m->mapped_bytes && !atomic_load(&m->parked) && pn_weights_mapped(&m->file.weights) && !m->dies[0]->simulated && !m->store.lease_rows;
 }
 
+static bool rung_streams(const pn_model *m) { return m->store.stream && !m->store.leaving; }
+
 /* What streaming with nothing pinned, or pinning less, would give. */
 static uint64_t rung_weights_held(pn_model *m, uint64_t want)
 {
     (void)want;
-    if (m->store.stream)
+    if (rung_streams(m))
         return rung_info(m).pinned_bytes;
-    return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes, m->stage_bytes) : 0;
+    return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes + rung_info(m).pinned_bytes, m->stage_bytes) : 0;
 }
 
-/* One step of pinning, with all dies. */
-static uint64_t rung_pin_to(pn_model *m, uint64_t bytes)
+/* With all dies. */
+static uint64_t rung_pin_to(pn_model *m, uint64_t bytes, double deadline, bool *more)
 {
     bool done;
     pn_model_take(m);
     uint64_t before = rung_info(m).pinned_bytes;
-    (void)pn_residency_repin(&m->store, bytes, &done, NULL);
+    pn_status st = pn_residency_repin(&m->store, bytes, deadline, &done, NULL);
     uint64_t after = rung_info(m).pinned_bytes;
     pn_model_give(m);
+    *more = *more || (!st && !done);
     return before > after ? before - after : after - before;
+}
+
+/* What the model's weights take, the page cache of mapped ones with them. */
+static uint64_t rung_footprint(pn_model *m)
+{
+    pn_residency_info i = rung_info(m);
+    return m->mapped_bytes + i.pinned_bytes + i.ring_bytes + i.expert_bytes;
 }
 
 /* Streamed from now on, nothing pinned.  How much of the mapped pages is left to take their place nobody knows: who
  * presses has taken of them already, and pinned ones cannot be taken back by the system, which kills instead.  The way
  * back pins what is seen to be free. */
-static uint64_t rung_stream(pn_model *m)
+static uint64_t rung_stream(pn_model *m, double deadline, bool *more)
 {
-    uint64_t mapped = m->mapped_bytes;
+    uint64_t before = rung_footprint(m);
+    bool done;
     const pn_model_params p = {.residency = PN_RESIDENCY_STREAM};
-    if (pn_model_convert(m, &p, NULL) != PN_OK)
-        return 0;
-    pn_residency_info i = rung_info(m);
-    return pn_sub_sat(mapped, i.ring_bytes + i.expert_bytes);
+    pn_status st = pn_model_convert(m, &p, deadline, &done, NULL);
+    *more = *more || (!st && !done);
+    return pn_sub_sat(before, rung_footprint(m));
 }
 
-static uint64_t rung_weights_shrink(pn_model *m, uint64_t want)
+static uint64_t rung_weights_shrink(pn_model *m, uint64_t want, double deadline, bool *more)
 {
     uint64_t held = rung_weights_held(m, want);
     if (!held)
         return 0;
-    return m->store.stream ? rung_pin_to(m, pn_sub_sat(rung_info(m).pinned_bytes, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS))) : rung_stream(m);
+    m->pin_goal = 0;
+    if (!rung_streams(m))
+        return rung_stream(m, deadline, more);
+    return rung_pin_to(m, pn_sub_sat(held, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS)), deadline, more);
 }
 
 static uint64_t rung_weights_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_weights_held); }
 
 static pn_rung_state rung_weights_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)resource, (void)deadline;
-    return rung_do(user, rung_weights_shrink, rung_weights_held, want, freed);
+    (void)resource;
+    return rung_do(user, rung_weights_shrink, rung_weights_held, want, deadline, freed);
 }
 
 /* What the next step back takes: a twentieth pinned, or at last the whole mapped. */
 static uint64_t rung_weights_missing(pn_model *m, uint64_t want)
 {
     (void)want;
+    if (m->store.next || m->store.leaving)      /* on the way already */
+        return 1;
     if (!m->store.stream || !m->was_mapped)
         return 0;
     pn_residency_info i = rung_info(m);
@@ -77523,8 +77937,7 @@ static uint64_t rung_weights_missing(pn_model *m, uint64_t want)
 
 static uint64_t rung_weights_retake(void *user, uint32_t resource)
 {
-    (void)resource;
-    return rung_models(user, rung_weights_missing, UINT64_MAX);
+    return rung_retake(user, resource, rung_weights_missing);
 }
 
 /* Half of what is above the mark at which WATCH ends: what steps back may take at once. */
@@ -77534,50 +77947,59 @@ static uint64_t rung_spare(pn_engine *e)
     return pn_mem_get(e, 0, &s) == PN_OK ? pn_sub_sat(s.soft, s.watch + s.watch / 10 * 3) / 2 : 0;
 }
 
-static uint64_t rung_weights_grow(pn_model *m, uint64_t want)
+static uint64_t rung_weights_grow(pn_model *m, uint64_t want, double deadline, bool *more)
 {
     if (!rung_weights_missing(m, want))
         return 0;
     uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, pinned = rung_info(m).pinned_bytes;
     const pn_model_params p = {.residency = PN_RESIDENCY_MAP};
-    if (pn_sub_sat(m->desc.weight_bytes, pinned) <= 2 * step) {
-        (void)pn_model_convert(m, &p, NULL);
+    bool done, goes_on = false;
+    if (!rung_streams(m) || pn_sub_sat(m->desc.weight_bytes, pinned) <= 2 * step) {
+        pn_status st = pn_model_convert(m, &p, deadline, &done, NULL);
+        *more = *more || (!st && !done);
         return 0;
     }
-    double until = pn_os_now() + rung_pin_slice;
-    uint64_t n = rung_pin_to(m, pinned + step);    /* the ladder has looked that there is room for it */
-    for (uint64_t room = rung_spare(m->engine); n && pn_os_now() < until && rung_weights_missing(m, want) <= room; room -= PN_MIN(room, n))
-        n = rung_pin_to(m, rung_info(m).pinned_bytes + step);
+    uint64_t room = pn_sub_sat(rung_spare(m->engine), pn_residency_filling(&m->store));
+    if (!m->pin_goal)           /* the ladder has looked that there is room for a step */
+        m->pin_goal = pinned + PN_MAX(step, PN_MIN(room, m->desc.weight_bytes - pinned));
+    (void)rung_pin_to(m, m->pin_goal, deadline, &goes_on);
+    if (!goes_on)
+        m->pin_goal = 0;
+    *more = *more || goes_on;
     return 0;
 }
 
 static pn_rung_state rung_weights_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource, (void)deadline;
-    (void)rung_models(user, rung_weights_grow, UINT64_MAX);
-    return rung_models(user, rung_weights_missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
+    (void)resource;
+    return rung_redo(user, rung_weights_grow, rung_weights_missing, deadline);
 }
 
 /* ------------------------------------------------------------------------------------------
  * 16  all of it
  * ------------------------------------------------------------------------------------------ */
 
-static uint64_t rung_least_held(pn_model *m, uint64_t want) { return m->store.stream ? rung_weights_held(m, want) + rung_experts_held(m, want) : 0; }
+static uint64_t rung_least_held(pn_model *m, uint64_t want) { return rung_streams(m) ? rung_weights_held(m, want) + rung_experts_held(m, want) : 0; }
 
-static uint64_t rung_least_shrink(pn_model *m, uint64_t want)
+static uint64_t rung_least_shrink(pn_model *m, uint64_t want, double deadline, bool *more)
 {
-    uint64_t n = rung_weights_shrink(m, want);
-    if (!m->experts_whole)
-        m->experts_whole = rung_info(m).expert_bytes;
-    return n + (rung_experts_held(m, want) ? rung_experts_to(m, rung_experts_floor(m)) : 0);
+    if (!rung_streams(m))
+        return 0;
+    if (rung_info(m).pinned_bytes)
+        return rung_weights_shrink(m, want, deadline, more);
+    if (!rung_experts_held(m, want))
+        return 0;
+    (void)rung_experts_step(m);
+    m->experts_goal = 0;
+    return rung_experts_to(m, rung_experts_floor(m), deadline, more);
 }
 
 static uint64_t rung_least_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_least_held); }
 
 static pn_rung_state rung_least_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)resource, (void)deadline;
-    return rung_do(user, rung_least_shrink, rung_least_held, want, freed);
+    (void)resource;
+    return rung_do(user, rung_least_shrink, rung_least_held, want, deadline, freed);
 }
 
 PN_INTERNAL void pn_rungs_add_weights(pn_engine *e)
@@ -80052,7 +80474,7 @@ static void model_free_plans(pn_model *m, pn_plan *plans, uint32_t n)
 /* The page cache that mapped weights need. */
 static void model_note_map(pn_model *m)
 {
-    uint64_t bytes = m->store.anon || m->store.stream ? 0 : m->desc.weight_bytes;
+    uint64_t bytes = pn_residency_mapped(&m->store, m->desc.weight_bytes);
     pn_ledger_note_map(&m->engine->ledger, (int64_t)bytes - (int64_t)m->mapped_bytes);
     m->mapped_bytes = bytes;
 }
@@ -80086,20 +80508,22 @@ static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, p
     return st;
 }
 
-PN_INTERNAL void pn_model_park(pn_model *m)
+PN_INTERNAL void pn_model_park(pn_model *m, double deadline, bool *done)
 {
+    uint64_t at = atomic_load(&m->park_at);
     pn_model_take(m);
-    if (m->mapped_bytes && !atomic_exchange(&m->parked, true)) {
+    do
+        *done = !pn_weights_drop_cache(&m->file.weights, &at);
+    while (!*done && pn_os_now() < deadline);
+    atomic_store(&m->park_at, *done ? 0 : at);
+    if (*done && m->mapped_bytes && !atomic_exchange(&m->parked, true))
         pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);
-        for (uint32_t i = 0; i < m->file.weights.n_parts; i++)
-            if (m->file.weights.parts[i].map_owned)
-                pn_os_drop_cache(&m->file.weights.parts[i].file, m->file.weights.parts[i].map);
-    }
     pn_model_give(m);
 }
 
 PN_INTERNAL void pn_model_unpark(pn_model *m)
 {
+    atomic_store(&m->park_at, 0);
     if (atomic_load(&m->parked) && atomic_exchange(&m->parked, false))
         pn_ledger_note_map(&m->engine->ledger, (int64_t)m->mapped_bytes);
 }
@@ -80165,18 +80589,19 @@ static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, 
     return st;
 }
 
-PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err)
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, double deadline, bool *done, pn_err *err)
 {
     pn_plan plans[PN_MAX_PARTS];
-    pn_residency_params rp;
-    pn_status st = model_residency_params(m, p, plans, &rp, err);
+    pn_residency_params rp = {.mode = p->residency};
     pn_model_take(m);
+    bool begins = !m->store.next && (!m->store.stream || m->store.leaving);
+    pn_status st = begins ? model_residency_params(m, p, plans, &rp, err) : PN_OK;
     pn_model_unpark(m);
+    *done = true;
+    if (!st)
+        st = pn_residency_convert(&m->store, &rp, deadline, done, err);
     m->was_mapped = m->was_mapped || m->mapped_bytes;
-    if (!st)
-        st = pn_residency_convert(&m->store, &rp, err);
-    if (!st)
-        model_note_map(m);
+    model_note_map(m);
     pn_model_give(m);
     model_free_plans(m, plans, rp.n_plans);
     return st;

@@ -232,12 +232,12 @@ PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err)
     return PN_OK;
 }
 
-PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map)
+PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map, uint64_t offset, uint64_t n)
 {
     if (map)
-        madvise((void *)(uintptr_t)map, (size_t)f->size, MADV_DONTNEED);
+        madvise((void *)((uintptr_t)map + (uintptr_t)offset), (size_t)n, MADV_DONTNEED);
     if (f->fd >= 0)
-        direct_forget(f->fd, 0, f->size);
+        direct_forget(f->fd, offset, n);
 }
 
 #undef OSX_O_LARGE
@@ -290,6 +290,6 @@ PN_INTERNAL pn_status pn_os_direct_write(pn_os_direct *f, uint64_t offset, const
 }
 
 PN_INTERNAL pn_status pn_os_direct_flush(pn_os_direct *f, pn_err *err) { return direct_none(f, err); }
-PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map) { (void)f, (void)map; }
+PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map, uint64_t offset, uint64_t n) { (void)f, (void)map, (void)offset, (void)n; }
 
 #endif

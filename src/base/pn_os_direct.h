@@ -58,7 +58,8 @@ PN_INTERNAL void pn_os_huge(void *p, size_t n);
 /* [p, p + n) is about to be freed: its pages go back to the system now, whatever the allocator keeps. */
 PN_INTERNAL void pn_os_give_back(void *p, size_t n);
 
-/* Give back what the page cache holds of a mapped file, whose mapping stays. */
-PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map);
+/* Give back what the page cache holds of bytes [offset, offset + n) of a mapped file, whose mapping stays; offset is a multiple
+ * of PN_DIRECT_ALIGN. */
+PN_INTERNAL void pn_os_drop_cache(const pn_os_file *f, const void *map, uint64_t offset, uint64_t n);
 
 #endif /* PN_OS_DIRECT_H */

@@ -150,9 +150,11 @@ struct pn_model {
     atomic_bool probing, closing;       /* the driver's thread probes it; it is to go */
     atomic_ullong mapped_bytes; /* of page cache that mapped weights need */
     uint64_t experts_whole;     /* the expert cache before the ladder made it smaller; 0: it did not.  Under the engine's models_lock */
+    uint64_t experts_goal, pin_goal;    /* what a step of the ladder that is not over is to come to; 0: none is.  As the one before */
     uint64_t stage_bytes;       /* of mapped weights, if they were streamed: ring and experts; UINT64_MAX: they cannot be */
     bool was_mapped;            /* before the ladder streamed it */
-    atomic_bool parked;         /* mapped, but nobody has used it since the ladder let its page cache go */
+    atomic_bool parked;         /* mapped, but nobody has used it since the ladder let its page cache go, */
+    atomic_ullong park_at;      /* which has gone up to this byte */
     pn_mutex lock;              /* plans */
     pn_cached_plan *plans[ENGINE_PLANS];
     char type_name[24];
@@ -291,12 +293,13 @@ PN_INTERNAL void pn_session_end_turn(pn_session *s);
 /* A turn from `prompt` to `end` tokens is refused because the context is shorter. */
 PN_INTERNAL void pn_session_note_context(pn_session *s, uint64_t prompt, uint64_t end);
 
-/* Weights mapped or streamed from now on, as `p` says; waits for the step under way.  On failure nothing has
- * changed. */
-PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err);
+/* Weights mapped or streamed, as `p` says: a slice of the way (pn_residency_convert), between steps; waits for the one under
+ * way. */
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, double deadline, bool *done, pn_err *err);
 
-/* Nobody uses the mapped weights for now: their page cache goes and counts as needed no more, until the next step. */
-PN_INTERNAL void pn_model_park(pn_model *m);
+/* Nobody uses the mapped weights for now: their page cache goes, in slices as above, and then counts as needed no more, until
+ * the next step. */
+PN_INTERNAL void pn_model_park(pn_model *m, double deadline, bool *done);
 PN_INTERNAL void pn_model_unpark(pn_model *m);
 
 /* All dies of the model for one step, and back. */

@@ -321,7 +321,7 @@ static void model_free_plans(pn_model *m, pn_plan *plans, uint32_t n)
 /* The page cache that mapped weights need. */
 static void model_note_map(pn_model *m)
 {
-    uint64_t bytes = m->store.anon || m->store.stream ? 0 : m->desc.weight_bytes;
+    uint64_t bytes = pn_residency_mapped(&m->store, m->desc.weight_bytes);
     pn_ledger_note_map(&m->engine->ledger, (int64_t)bytes - (int64_t)m->mapped_bytes);
     m->mapped_bytes = bytes;
 }
@@ -355,20 +355,22 @@ static pn_status model_choose_residency(const pn_model *m, pn_model_params *p, p
     return st;
 }
 
-PN_INTERNAL void pn_model_park(pn_model *m)
+PN_INTERNAL void pn_model_park(pn_model *m, double deadline, bool *done)
 {
+    uint64_t at = atomic_load(&m->park_at);
     pn_model_take(m);
-    if (m->mapped_bytes && !atomic_exchange(&m->parked, true)) {
+    do
+        *done = !pn_weights_drop_cache(&m->file.weights, &at);
+    while (!*done && pn_os_now() < deadline);
+    atomic_store(&m->park_at, *done ? 0 : at);
+    if (*done && m->mapped_bytes && !atomic_exchange(&m->parked, true))
         pn_ledger_note_map(&m->engine->ledger, -(int64_t)m->mapped_bytes);
-        for (uint32_t i = 0; i < m->file.weights.n_parts; i++)
-            if (m->file.weights.parts[i].map_owned)
-                pn_os_drop_cache(&m->file.weights.parts[i].file, m->file.weights.parts[i].map);
-    }
     pn_model_give(m);
 }
 
 PN_INTERNAL void pn_model_unpark(pn_model *m)
 {
+    atomic_store(&m->park_at, 0);
     if (atomic_load(&m->parked) && atomic_exchange(&m->parked, false))
         pn_ledger_note_map(&m->engine->ledger, (int64_t)m->mapped_bytes);
 }
@@ -434,18 +436,19 @@ static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, 
     return st;
 }
 
-PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, pn_err *err)
+PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, double deadline, bool *done, pn_err *err)
 {
     pn_plan plans[PN_MAX_PARTS];
-    pn_residency_params rp;
-    pn_status st = model_residency_params(m, p, plans, &rp, err);
+    pn_residency_params rp = {.mode = p->residency};
     pn_model_take(m);
+    bool begins = !m->store.next && (!m->store.stream || m->store.leaving);
+    pn_status st = begins ? model_residency_params(m, p, plans, &rp, err) : PN_OK;
     pn_model_unpark(m);
+    *done = true;
+    if (!st)
+        st = pn_residency_convert(&m->store, &rp, deadline, done, err);
     m->was_mapped = m->was_mapped || m->mapped_bytes;
-    if (!st)
-        st = pn_residency_convert(&m->store, &rp, err);
-    if (!st)
-        model_note_map(m);
+    model_note_map(m);
     pn_model_give(m);
     model_free_plans(m, plans, rp.n_plans);
     return st;

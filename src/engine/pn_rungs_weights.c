@@ -10,7 +10,9 @@
  * Undoing 13 pins a twentieth of the weights at a time; when all of them would be pinned they are mapped again.  All
  * of this machine's memory: a die's own holds copies (pn_die_upload), so there is nothing to gain on resource 1 + i.
  *
- * The list of models is held while one is converted, and its dies are: nobody computes with it meanwhile.
+ * All of it is done in slices, the smallest of which is a span, an expert, a few MiB of page cache; and none of it reads: what
+ * is to be pinned is read by the streamer's own threads (pn_ring.h).  The list of models is held during a slice, and the
+ * model's dies are: nobody computes with it meanwhile.
  */
 #include "engine/pn_cache.h"
 #include "engine/pn_rungs.h"
@@ -18,10 +20,12 @@
 
 enum { RUNG_EXPERT_STEPS = 4, RUNG_PIN_STEPS = 20 };
 
-static const double rung_pin_slice = 0.25;      /* seconds of reading in one step back */
+/* Of one model: bytes that may be had; or a slice of moving, which has more to do, and returns bytes that came free. */
+typedef uint64_t (*rung_bytes_fn)(pn_model *m, uint64_t want);
+typedef uint64_t (*rung_move_fn)(pn_model *m, uint64_t want, double deadline, bool *more);
 
 /* Sum over models. */
-static uint64_t rung_models(pn_engine *e, uint64_t (*of)(pn_model *m, uint64_t want), uint64_t want)
+static uint64_t rung_models(pn_engine *e, rung_bytes_fn of, uint64_t want)
 {
     uint64_t n = 0;
     pn_mutex_lock(&e->models_lock);
@@ -31,17 +35,45 @@ static uint64_t rung_models(pn_engine *e, uint64_t (*of)(pn_model *m, uint64_t w
     return n;
 }
 
-static uint64_t rung_gain(void *user, uint32_t resource, uint64_t (*of)(pn_model *m, uint64_t want))
+static uint64_t rung_gain(void *user, uint32_t resource, rung_bytes_fn of)
 {
     return resource ? 0 : rung_models(user, of, UINT64_MAX);
 }
 
-static pn_rung_state rung_do(void *user, uint64_t (*of)(pn_model *m, uint64_t want), uint64_t (*left)(pn_model *m, uint64_t want), uint64_t want,
-                             uint64_t *freed)
+/* One model after the other, each to the end of what it was asked for. */
+static bool rung_move(pn_engine *e, rung_move_fn move, uint64_t want, double deadline, uint64_t *freed)
 {
-    *freed = rung_models(user, of, want);
-    return *freed && *freed < want && rung_models(user, left, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
+    bool more = false;
+    pn_mutex_lock(&e->models_lock);
+    for (pn_model *m = e->models; m && !more && *freed < want; m = m->next)
+        if (m->n_dies)
+            *freed += move(m, want - *freed, deadline, &more);
+    pn_mutex_unlock(&e->models_lock);
+    return more;
 }
+
+static pn_rung_state rung_do(void *user, rung_move_fn shrink, rung_bytes_fn left, uint64_t want, double deadline, uint64_t *freed)
+{
+    *freed = 0;
+    bool more = rung_move(user, shrink, want, deadline, freed);
+    return more || (*freed && *freed < want && rung_models(user, left, UINT64_MAX)) ? PN_RUNG_MORE : PN_RUNG_DONE;
+}
+
+/* A step back of the first model that misses something; the next one's comes when that has it all. */
+static pn_rung_state rung_redo(pn_engine *e, rung_move_fn grow, rung_bytes_fn missing, double deadline)
+{
+    bool more = false;
+    pn_mutex_lock(&e->models_lock);
+    pn_model *m = e->models;
+    while (m && !(m->n_dies && missing(m, 0)))
+        m = m->next;
+    if (m)
+        (void)grow(m, 0, deadline, &more);
+    pn_mutex_unlock(&e->models_lock);
+    return more ? PN_RUNG_SLICE : rung_models(e, missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
+}
+
+static uint64_t rung_retake(void *user, uint32_t resource, rung_bytes_fn missing) { return resource ? 0 : rung_models(user, missing, 1); }
 
 static pn_residency_info rung_info(pn_model *m)
 {
@@ -62,34 +94,48 @@ static uint64_t rung_experts_held(pn_model *m, uint64_t want)
     return m->store.stream ? pn_sub_sat(rung_info(m).expert_bytes, rung_experts_floor(m)) : 0;
 }
 
-static uint64_t rung_experts_to(pn_model *m, uint64_t bytes)
+/* Returns what is less, or more, than before. */
+static uint64_t rung_experts_to(pn_model *m, uint64_t bytes, double deadline, bool *more)
 {
+    bool done;
     pn_model_take(m);
     uint64_t before = rung_info(m).expert_bytes;
-    (void)pn_residency_resize_experts(&m->store, bytes, NULL);
+    pn_status st = pn_residency_resize_experts(&m->store, bytes, deadline, &done, NULL);
     uint64_t after = rung_info(m).expert_bytes;
     pn_model_give(m);
-    return pn_sub_sat(before, after);
+    *more = *more || (!st && !done);
+    return before > after ? before - after : after - before;
 }
 
-static uint64_t rung_experts_shrink(pn_model *m, uint64_t want)
+/* Where the cache is on its way to, in steps of a quarter of what it was. */
+static uint64_t rung_experts_step(pn_model *m)
 {
-    uint64_t held = rung_experts_held(m, want), step = PN_MAX(m->experts_whole / RUNG_EXPERT_STEPS, UINT64_C(1));
+    if (!m->experts_whole)
+        m->experts_whole = rung_info(m).expert_bytes;
+    return PN_MAX(m->experts_whole / RUNG_EXPERT_STEPS, UINT64_C(1));
+}
+
+static uint64_t rung_experts_shrink(pn_model *m, uint64_t want, double deadline, bool *more)
+{
+    uint64_t held = rung_experts_held(m, want), step = held ? rung_experts_step(m) : 0, floor = rung_experts_floor(m);
     if (!held)
         return 0;
-    if (!m->experts_whole) {
-        m->experts_whole = rung_info(m).expert_bytes;
-        step = m->experts_whole / RUNG_EXPERT_STEPS;
-    }
-    return rung_experts_to(m, rung_experts_floor(m) + pn_sub_sat(held, step));
+    if (!m->experts_goal || m->experts_goal >= floor + held)
+        m->experts_goal = floor + pn_sub_sat(held, step);
+    bool goes_on = false;
+    uint64_t freed = rung_experts_to(m, m->experts_goal, deadline, &goes_on);
+    if (!goes_on)
+        m->experts_goal = 0;
+    *more = *more || goes_on;
+    return freed;
 }
 
 static uint64_t rung_experts_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_experts_held); }
 
 static pn_rung_state rung_experts_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)resource, (void)deadline;
-    return rung_do(user, rung_experts_shrink, rung_experts_held, want, freed);
+    (void)resource;
+    return rung_do(user, rung_experts_shrink, rung_experts_held, want, deadline, freed);
 }
 
 static uint64_t rung_experts_missing(pn_model *m, uint64_t want)
@@ -100,21 +146,28 @@ static uint64_t rung_experts_missing(pn_model *m, uint64_t want)
 
 static uint64_t rung_experts_retake(void *user, uint32_t resource)
 {
-    (void)resource;
-    return rung_models(user, rung_experts_missing, UINT64_MAX);
+    return rung_retake(user, resource, rung_experts_missing);
 }
 
-static uint64_t rung_experts_grow(pn_model *m, uint64_t want)
+static uint64_t rung_experts_grow(pn_model *m, uint64_t want, double deadline, bool *more)
 {
     uint64_t missing = rung_experts_missing(m, want);
-    return missing ? rung_experts_to(m, rung_info(m).expert_bytes + missing) : 0;
+    bool goes_on = false;
+    if (!missing)
+        return 0;
+    if (!m->experts_goal || m->experts_goal <= rung_info(m).expert_bytes)
+        m->experts_goal = rung_info(m).expert_bytes + missing;
+    (void)rung_experts_to(m, m->experts_goal, deadline, &goes_on);
+    if (!goes_on)
+        m->experts_goal = 0;
+    *more = *more || goes_on;
+    return 0;
 }
 
 static pn_rung_state rung_experts_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource, (void)deadline;
-    (void)rung_models(user, rung_experts_grow, UINT64_MAX);
-    return rung_models(user, rung_experts_missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
+    (void)resource;
+    return rung_redo(user, rung_experts_grow, rung_experts_missing, deadline);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -140,20 +193,22 @@ static uint64_t rung_idle_mapped(pn_model *m, uint64_t want)
     return m->mapped_bytes && !atomic_load(&m->parked) && rung_is_idle(m) ? m->mapped_bytes : 0;
 }
 
-static uint64_t rung_idle_park(pn_model *m, uint64_t want)
+static uint64_t rung_idle_park(pn_model *m, uint64_t want, double deadline, bool *more)
 {
     uint64_t bytes = rung_idle_mapped(m, want);
+    bool done = true;
     if (bytes)
-        pn_model_park(m);
-    return bytes;
+        pn_model_park(m, deadline, &done);
+    *more = *more || !done;
+    return done ? bytes : 0;
 }
 
 static uint64_t rung_park_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_idle_mapped); }
 
 static pn_rung_state rung_park_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)resource, (void)deadline;
-    return rung_do(user, rung_idle_park, rung_idle_mapped, want, freed);
+    (void)resource;
+    return rung_do(user, rung_idle_park, rung_idle_mapped, want, deadline, freed);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -165,60 +220,75 @@ static bool rung_may_stream(const pn_model *m)
     return m->mapped_bytes && !atomic_load(&m->parked) && pn_weights_mapped(&m->file.weights) && !m->dies[0]->simulated && !m->store.lease_rows;
 }
 
+static bool rung_streams(const pn_model *m) { return m->store.stream && !m->store.leaving; }
+
 /* What streaming with nothing pinned, or pinning less, would give. */
 static uint64_t rung_weights_held(pn_model *m, uint64_t want)
 {
     (void)want;
-    if (m->store.stream)
+    if (rung_streams(m))
         return rung_info(m).pinned_bytes;
-    return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes, m->stage_bytes) : 0;
+    return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes + rung_info(m).pinned_bytes, m->stage_bytes) : 0;
 }
 
-/* One step of pinning, with all dies. */
-static uint64_t rung_pin_to(pn_model *m, uint64_t bytes)
+/* With all dies. */
+static uint64_t rung_pin_to(pn_model *m, uint64_t bytes, double deadline, bool *more)
 {
     bool done;
     pn_model_take(m);
     uint64_t before = rung_info(m).pinned_bytes;
-    (void)pn_residency_repin(&m->store, bytes, &done, NULL);
+    pn_status st = pn_residency_repin(&m->store, bytes, deadline, &done, NULL);
     uint64_t after = rung_info(m).pinned_bytes;
     pn_model_give(m);
+    *more = *more || (!st && !done);
     return before > after ? before - after : after - before;
+}
+
+/* What the model's weights take, the page cache of mapped ones with them. */
+static uint64_t rung_footprint(pn_model *m)
+{
+    pn_residency_info i = rung_info(m);
+    return m->mapped_bytes + i.pinned_bytes + i.ring_bytes + i.expert_bytes;
 }
 
 /* Streamed from now on, nothing pinned.  How much of the mapped pages is left to take their place nobody knows: who
  * presses has taken of them already, and pinned ones cannot be taken back by the system, which kills instead.  The way
  * back pins what is seen to be free. */
-static uint64_t rung_stream(pn_model *m)
+static uint64_t rung_stream(pn_model *m, double deadline, bool *more)
 {
-    uint64_t mapped = m->mapped_bytes;
+    uint64_t before = rung_footprint(m);
+    bool done;
     const pn_model_params p = {.residency = PN_RESIDENCY_STREAM};
-    if (pn_model_convert(m, &p, NULL) != PN_OK)
-        return 0;
-    pn_residency_info i = rung_info(m);
-    return pn_sub_sat(mapped, i.ring_bytes + i.expert_bytes);
+    pn_status st = pn_model_convert(m, &p, deadline, &done, NULL);
+    *more = *more || (!st && !done);
+    return pn_sub_sat(before, rung_footprint(m));
 }
 
-static uint64_t rung_weights_shrink(pn_model *m, uint64_t want)
+static uint64_t rung_weights_shrink(pn_model *m, uint64_t want, double deadline, bool *more)
 {
     uint64_t held = rung_weights_held(m, want);
     if (!held)
         return 0;
-    return m->store.stream ? rung_pin_to(m, pn_sub_sat(rung_info(m).pinned_bytes, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS))) : rung_stream(m);
+    m->pin_goal = 0;
+    if (!rung_streams(m))
+        return rung_stream(m, deadline, more);
+    return rung_pin_to(m, pn_sub_sat(held, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS)), deadline, more);
 }
 
 static uint64_t rung_weights_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_weights_held); }
 
 static pn_rung_state rung_weights_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)resource, (void)deadline;
-    return rung_do(user, rung_weights_shrink, rung_weights_held, want, freed);
+    (void)resource;
+    return rung_do(user, rung_weights_shrink, rung_weights_held, want, deadline, freed);
 }
 
 /* What the next step back takes: a twentieth pinned, or at last the whole mapped. */
 static uint64_t rung_weights_missing(pn_model *m, uint64_t want)
 {
     (void)want;
+    if (m->store.next || m->store.leaving)      /* on the way already */
+        return 1;
     if (!m->store.stream || !m->was_mapped)
         return 0;
     pn_residency_info i = rung_info(m);
@@ -228,8 +298,7 @@ static uint64_t rung_weights_missing(pn_model *m, uint64_t want)
 
 static uint64_t rung_weights_retake(void *user, uint32_t resource)
 {
-    (void)resource;
-    return rung_models(user, rung_weights_missing, UINT64_MAX);
+    return rung_retake(user, resource, rung_weights_missing);
 }
 
 /* Half of what is above the mark at which WATCH ends: what steps back may take at once. */
@@ -239,50 +308,59 @@ static uint64_t rung_spare(pn_engine *e)
     return pn_mem_get(e, 0, &s) == PN_OK ? pn_sub_sat(s.soft, s.watch + s.watch / 10 * 3) / 2 : 0;
 }
 
-static uint64_t rung_weights_grow(pn_model *m, uint64_t want)
+static uint64_t rung_weights_grow(pn_model *m, uint64_t want, double deadline, bool *more)
 {
     if (!rung_weights_missing(m, want))
         return 0;
     uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, pinned = rung_info(m).pinned_bytes;
     const pn_model_params p = {.residency = PN_RESIDENCY_MAP};
-    if (pn_sub_sat(m->desc.weight_bytes, pinned) <= 2 * step) {
-        (void)pn_model_convert(m, &p, NULL);
+    bool done, goes_on = false;
+    if (!rung_streams(m) || pn_sub_sat(m->desc.weight_bytes, pinned) <= 2 * step) {
+        pn_status st = pn_model_convert(m, &p, deadline, &done, NULL);
+        *more = *more || (!st && !done);
         return 0;
     }
-    double until = pn_os_now() + rung_pin_slice;
-    uint64_t n = rung_pin_to(m, pinned + step);    /* the ladder has looked that there is room for it */
-    for (uint64_t room = rung_spare(m->engine); n && pn_os_now() < until && rung_weights_missing(m, want) <= room; room -= PN_MIN(room, n))
-        n = rung_pin_to(m, rung_info(m).pinned_bytes + step);
+    uint64_t room = pn_sub_sat(rung_spare(m->engine), pn_residency_filling(&m->store));
+    if (!m->pin_goal)           /* the ladder has looked that there is room for a step */
+        m->pin_goal = pinned + PN_MAX(step, PN_MIN(room, m->desc.weight_bytes - pinned));
+    (void)rung_pin_to(m, m->pin_goal, deadline, &goes_on);
+    if (!goes_on)
+        m->pin_goal = 0;
+    *more = *more || goes_on;
     return 0;
 }
 
 static pn_rung_state rung_weights_undo(void *user, uint32_t resource, double deadline)
 {
-    (void)resource, (void)deadline;
-    (void)rung_models(user, rung_weights_grow, UINT64_MAX);
-    return rung_models(user, rung_weights_missing, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
+    (void)resource;
+    return rung_redo(user, rung_weights_grow, rung_weights_missing, deadline);
 }
 
 /* ------------------------------------------------------------------------------------------
  * 16  all of it
  * ------------------------------------------------------------------------------------------ */
 
-static uint64_t rung_least_held(pn_model *m, uint64_t want) { return m->store.stream ? rung_weights_held(m, want) + rung_experts_held(m, want) : 0; }
+static uint64_t rung_least_held(pn_model *m, uint64_t want) { return rung_streams(m) ? rung_weights_held(m, want) + rung_experts_held(m, want) : 0; }
 
-static uint64_t rung_least_shrink(pn_model *m, uint64_t want)
+static uint64_t rung_least_shrink(pn_model *m, uint64_t want, double deadline, bool *more)
 {
-    uint64_t n = rung_weights_shrink(m, want);
-    if (!m->experts_whole)
-        m->experts_whole = rung_info(m).expert_bytes;
-    return n + (rung_experts_held(m, want) ? rung_experts_to(m, rung_experts_floor(m)) : 0);
+    if (!rung_streams(m))
+        return 0;
+    if (rung_info(m).pinned_bytes)
+        return rung_weights_shrink(m, want, deadline, more);
+    if (!rung_experts_held(m, want))
+        return 0;
+    (void)rung_experts_step(m);
+    m->experts_goal = 0;
+    return rung_experts_to(m, rung_experts_floor(m), deadline, more);
 }
 
 static uint64_t rung_least_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_least_held); }
 
 static pn_rung_state rung_least_apply(void *user, uint32_t resource, uint64_t want, double deadline, uint64_t *freed)
 {
-    (void)resource, (void)deadline;
-    return rung_do(user, rung_least_shrink, rung_least_held, want, freed);
+    (void)resource;
+    return rung_do(user, rung_least_shrink, rung_least_held, want, deadline, freed);
 }
 
 PN_INTERNAL void pn_rungs_add_weights(pn_engine *e)

@@ -21,12 +21,14 @@
 #include "format/pn_packed.h"
 
 #include "base/pn_err.h"
+#include "base/pn_os_direct.h"
 #include "num/pn_dtype.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #define WEIGHTS_PARTS_MAX 65535u        /* split.count is a u16 */
+#define WEIGHTS_DROP ((uint64_t)8 << 20)    /* bytes of page cache given back at once: about a millisecond */
 #define WEIGHTS_SUFFIX_LEN 20u          /* "-NNNNN-of-MMMMM.gguf" */
 
 /* A path for a message: its end, when it is long. */
@@ -439,6 +441,23 @@ PN_INTERNAL pn_status pn_weights_map(pn_weights *w, pn_err *err)
     return PN_OK;
 }
 
+PN_INTERNAL bool pn_weights_drop_cache(const pn_weights *w, uint64_t *at)
+{
+    uint64_t from = *at;
+    for (uint32_t i = 0; i < w->n_parts; i++) {
+        const pn_part *p = &w->parts[i];
+        uint64_t size = p->map_owned ? p->file.size : 0;
+        if (from < size) {
+            uint64_t n = PN_MIN(size - from, WEIGHTS_DROP);
+            pn_os_drop_cache(&p->file, p->map, from, n);
+            *at += n;
+            return true;
+        }
+        from -= size;
+    }
+    return false;
+}
+
 PN_INTERNAL pn_status pn_weights_share(pn_weights *out, const pn_weights *w, pn_err *err)
 {
     *out = *w;
@@ -549,4 +568,5 @@ PN_INTERNAL pn_status pn_weights_read(const pn_weights *w, const pn_dir_tensor *
 }
 
 #undef WEIGHTS_PARTS_MAX
+#undef WEIGHTS_DROP
 #undef WEIGHTS_SUFFIX_LEN

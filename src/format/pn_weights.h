@@ -107,6 +107,10 @@ PN_INTERNAL const void *pn_weights_ptr(const pn_weights *w, const pn_dir_tensor 
 /* The same for one matrix of a stack, scattered or not. */
 PN_INTERNAL const void *pn_weights_piece_ptr(const pn_weights *w, const pn_dir_tensor *t, uint64_t i);
 
+/* What the page cache holds of the mapped parts, from byte *at of all of them on, goes, a few MiB at once; *at goes on.  False:
+ * that was behind the last one. */
+PN_INTERNAL bool pn_weights_drop_cache(const pn_weights *w, uint64_t *at);
+
 /* Weights are files that are mapped; or they are read by position: they were not to be mapped, could not be, or come
  * from a callback. */
 static inline bool pn_weights_mapped(const pn_weights *w) { return w->parts[w->n_parts - 1].map_owned; }

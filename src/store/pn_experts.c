@@ -2,6 +2,7 @@
 #include "store/pn_experts.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "base/pn_err.h"
 
@@ -26,15 +27,13 @@ PN_INTERNAL pn_status pn_experts_open(pn_experts *e, pn_mem *mem, pn_reads *read
     return e->stack_of ? PN_OK : pn_fail_nomem(err, "a table of experts", n_weights * sizeof *e->stack_of);
 }
 
-static void experts_free_slots(pn_experts *e, pn_expert_layer *l, uint32_t n)
+static void experts_free_slot(pn_experts *e, pn_expert_layer *l)
 {
-    while (l->n_slots > n) {
-        pn_mutex_lock(&e->reads->lock);         /* reports count slots */
-        uint8_t *p = l->slots[--l->n_slots];
-        pn_mutex_unlock(&e->reads->lock);
-        pn_os_give_back(p, (size_t)l->slot_bytes);
-        pn_mem_free(e->mem, PN_ACCT_WEIGHTS, p, (size_t)l->slot_bytes);
-    }
+    pn_mutex_lock(&e->reads->lock);             /* reports count slots */
+    uint8_t *p = l->slots[--l->n_slots];
+    pn_mutex_unlock(&e->reads->lock);
+    pn_os_give_back(p, (size_t)l->slot_bytes);
+    pn_mem_free(e->mem, PN_ACCT_WEIGHTS, p, (size_t)l->slot_bytes);
 }
 
 PN_INTERNAL void pn_experts_close(pn_experts *e)
@@ -43,7 +42,8 @@ PN_INTERNAL void pn_experts_close(pn_experts *e)
         return;
     for (size_t i = 0; i < e->n_layers; i++) {
         pn_expert_layer *l = &e->layers[i];
-        experts_free_slots(e, l, 0);
+        while (l->n_slots)
+            experts_free_slot(e, l);
         pn_mem_free(e->mem, PN_ACCT_MISC, l->slots, l->n_expert * sizeof *l->slots);
         pn_mem_free(e->mem, PN_ACCT_MISC, l->wanted, 3 * (size_t)l->n_expert * sizeof *l->wanted);
     }
@@ -155,14 +155,6 @@ static void experts_empty(const pn_expert_stack *s, pn_expert_part *p)
     p->state = EXPERT_EMPTY;
 }
 
-/* Forget what slots [from, n_slots) hold. */
-static void experts_forget(pn_experts *e, const pn_expert_layer *l, uint32_t from)
-{
-    for (uint32_t k = 0; k < l->n_stacks; k++)
-        for (uint32_t i = from; i < l->n_slots; i++)
-            experts_empty(&e->stacks[l->stack0 + k], experts_part(e, &e->stacks[l->stack0 + k], i));
-}
-
 static bool experts_add_slot(pn_experts *e, pn_expert_layer *l)
 {
     uint8_t *p = pn_mem_alloc(e->mem, PN_ACCT_WEIGHTS, (size_t)l->slot_bytes);
@@ -183,54 +175,79 @@ static bool experts_add_slot(pn_experts *e, pn_expert_layer *l)
 /* What a torn step left to be read. */
 static void experts_clear_queue(pn_experts *e)
 {
+    pn_mutex_lock(&e->reads->lock);
     for (uint32_t i = e->head; i != EXPERT_NONE; i = e->parts[i].next)
         experts_empty(experts_owner(e, i), &e->parts[i]);
     e->head = e->tail = EXPERT_NONE;
+    pn_mutex_unlock(&e->reads->lock);
 }
 
-/* Grow first: that may fail. */
-static pn_status experts_set_slots(pn_experts *e, uint64_t most, pn_err *err)
+/* The last slot holds nothing any more.  False: something is being read into it. */
+static bool experts_forget_slot(pn_experts *e, const pn_expert_layer *l)
+{
+    bool idle = true;
+    pn_mutex_lock(&e->reads->lock);
+    for (uint32_t k = 0; k < l->n_stacks; k++)
+        idle = idle && experts_part(e, &e->stacks[l->stack0 + k], l->n_slots - 1)->state != EXPERT_READING;
+    for (uint32_t k = 0; k < l->n_stacks && idle; k++)
+        experts_empty(&e->stacks[l->stack0 + k], experts_part(e, &e->stacks[l->stack0 + k], l->n_slots - 1));
+    pn_mutex_unlock(&e->reads->lock);
+    return idle;
+}
+
+/* Of slots of its own a layer keeps those that `most` gives it; none: not one.  False: the time is over, or a read has to end. */
+static bool experts_shrink(pn_experts *e, uint64_t most, bool none, double deadline, bool *any)
 {
     uint64_t sum;
     for (size_t i = 0; i < e->n_layers; i++) {
         pn_expert_layer *l = &e->layers[i];
-        uint32_t want = experts_slots(e, most, i, &sum), had = l->n_slots;
-        while (l->n_slots < want)
+        uint32_t want = none ? 0 : experts_slots(e, most, i, &sum);
+        for (; l->n_slots > want; *any = true) {
+            if ((*any && pn_os_now() >= deadline) || !experts_forget_slot(e, l))
+                return false;
+            experts_free_slot(e, l);
+        }
+    }
+    return true;
+}
+
+PN_INTERNAL pn_status pn_experts_resize(pn_experts *e, uint64_t most, double deadline, bool *done, pn_err *err)
+{
+    uint64_t sum;
+    bool any = false;
+    *done = !e->n_layers;
+    if (most < pn_experts_floor(e))
+        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes for experts, at least %" PRIu64 " are needed", most, pn_experts_floor(e));
+    experts_clear_queue(e);
+    for (size_t i = 0; i < e->n_layers; i++) {          /* grow first: that may fail */
+        pn_expert_layer *l = &e->layers[i];
+        for (uint32_t want = experts_slots(e, most, i, &sum); l->n_slots < want; any = true) {
+            if (any && pn_os_now() >= deadline)
+                return PN_OK;
             if (!experts_add_slot(e, l)) {
-                experts_free_slots(e, l, had);
+                while (!experts_shrink(e, e->most, false, INFINITY, &any))
+                    pn_thread_yield();
                 return pn_fail_nomem(err, "experts", l->slot_bytes);
             }
+        }
     }
-    for (size_t i = 0; i < e->n_layers; i++) {
-        uint32_t want = experts_slots(e, most, i, &sum);
-        experts_forget(e, &e->layers[i], want);
-        experts_free_slots(e, &e->layers[i], want);
-    }
+    *done = experts_shrink(e, most, false, deadline, &any);
+    if (*done)
+        e->most = most;
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_experts_resize(pn_experts *e, uint64_t most, pn_err *err)
+PN_INTERNAL void pn_experts_clear(pn_experts *e, double deadline, bool *done)
 {
-    uint64_t now = 0;
-    if (most < pn_experts_floor(e))
-        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes for experts, at least %" PRIu64 " are needed", most, pn_experts_floor(e));
-    for (size_t i = 0; i < e->n_layers; i++)
-        now += e->layers[i].n_slots * e->layers[i].slot_bytes;
-    pn_reads_hold(e->reads, true);
+    bool any = false;
     experts_clear_queue(e);
-    pn_status st = experts_set_slots(e, most, err);
-    if (st)
-        (void)experts_set_slots(e, now, NULL);          /* shrinks, so it cannot fail */
-    pn_reads_hold(e->reads, false);
-    return st;
+    *done = experts_shrink(e, 0, true, deadline, &any);
 }
 
-PN_INTERNAL pn_status pn_experts_start(pn_experts *e, uint64_t most, pn_err *err)
+PN_INTERNAL pn_status pn_experts_start(pn_experts *e, pn_err *err)
 {
     if (!e->n_layers)
         return PN_OK;
-    if (most < pn_experts_floor(e))
-        return pn_fail(err, PN_E_BUDGET, "%" PRIu64 " bytes for experts, at least %" PRIu64 " are needed", most, pn_experts_floor(e));
     e->parts = pn_mem_calloc(e->mem, PN_ACCT_MISC, e->n_parts, sizeof *e->parts);
     bool ok = e->parts != NULL;
     for (size_t i = 0; i < e->n_stacks && ok; i++) {
@@ -246,7 +263,7 @@ PN_INTERNAL pn_status pn_experts_start(pn_experts *e, uint64_t most, pn_err *err
         l->heat = ok ? l->wanted + l->n_expert : NULL;
         l->last = ok ? l->heat + l->n_expert : NULL;
     }
-    return ok ? experts_set_slots(e, most, err) : pn_fail_nomem(err, "a table of experts", e->n_parts * sizeof *e->parts);
+    return ok ? PN_OK : pn_fail_nomem(err, "a table of experts", e->n_parts * sizeof *e->parts);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -356,7 +373,7 @@ static void experts_done(void *self, uint32_t item, bool ok)
         experts_promise(e, experts_owner(e, item));
 }
 
-PN_INTERNAL pn_read_source pn_experts_source(pn_experts *e) { return (pn_read_source){e, experts_take, experts_done}; }
+PN_INTERNAL pn_read_source pn_experts_source(pn_experts *e) { return (pn_read_source){e, experts_take, experts_done, NULL}; }
 
 /* ------------------------------------------------------------------------------------------
  * A step

@@ -66,6 +66,7 @@ typedef struct pn_experts {
     uint32_t n_weights;
     pn_expert_part *parts;      /* [n_parts] */
     uint32_t n_parts, head, tail;   /* the queue */
+    uint64_t most;              /* as pn_experts_resize was told, when that was through */
     uint64_t hits, misses, missed_bytes;
 } pn_experts;
 
@@ -82,12 +83,16 @@ PN_INTERNAL uint64_t pn_experts_all(const pn_experts *e);
 PN_INTERNAL uint64_t pn_experts_floor(const pn_experts *e);
 PN_INTERNAL uint64_t pn_experts_memory(const pn_experts *e, uint64_t most);
 
-PN_INTERNAL pn_status pn_experts_start(pn_experts *e, uint64_t most, pn_err *err);
+PN_INTERNAL pn_status pn_experts_start(pn_experts *e, pn_err *err);
 PN_INTERNAL pn_read_source pn_experts_source(pn_experts *e);
 
-/* As much memory as `most` allows, between steps; what is dropped is what was added last.  PN_E_BUDGET: that is
- * below the floor.  On failure nothing has changed. */
-PN_INTERNAL pn_status pn_experts_resize(pn_experts *e, uint64_t most, pn_err *err);
+/* As much memory as `most` allows, between steps; what is dropped is what was added last.  At least one slot, no further
+ * one after `deadline` (pn_os_now() seconds); *done: that was all.  A slot into which something is just being read stays until
+ * it is there.  PN_E_BUDGET: that is below the floor.  On failure all is as after the last time that was done. */
+PN_INTERNAL pn_status pn_experts_resize(pn_experts *e, uint64_t most, double deadline, bool *done, pn_err *err);
+
+/* The same when nobody needs them any more: down to nothing. */
+PN_INTERNAL void pn_experts_clear(pn_experts *e, double deadline, bool *done);
 
 PN_INTERNAL void pn_experts_want(pn_experts *e, uint32_t w, uint32_t *experts, uint32_t n);
 PN_INTERNAL pn_lease_state pn_experts_acquire(pn_experts *e, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out);

@@ -177,27 +177,22 @@ static uint64_t reads_bytes(const pn_extent *x, uint32_t n)
     return sum;
 }
 
-PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err)
-{
-    pn_mutex_lock(&r->lock);
-    reads_meter_begin(r);
-    pn_mutex_unlock(&r->lock);
-    pn_status st = reads_extents(r, x, n, dst, err);
-    pn_mutex_lock(&r->lock);
-    reads_meter_end(r, st ? 0 : reads_bytes(x, n));
-    pn_mutex_unlock(&r->lock);
-    return st;
-}
-
 /* With the lock held: one job of the most urgent source that has any.  False: there is none. */
 static bool reads_one(pn_reads *r)
 {
     pn_read_job job;
     pn_err err = {0};
-    for (uint32_t i = 0; i < r->n_sources && !r->held; i++) {
+    for (uint32_t i = 0; i < r->n_sources; i++) {
         const pn_read_source *s = &r->source[i];
         if (!s->take(s->self, &job))
             continue;
+        if (s->work) {
+            pn_mutex_unlock(&r->lock);
+            s->work(s->self);
+            pn_mutex_lock(&r->lock);
+            s->done(s->self, job.item, true);
+            return true;
+        }
         reads_meter_begin(r);
         pn_mutex_unlock(&r->lock);
         pn_status st = reads_extents(r, job.extents, job.n, job.dst, &err);
@@ -242,15 +237,5 @@ PN_INTERNAL void pn_reads_wait(pn_reads *r, double deadline)
             pn_cond_wait_for(&r->arrived, &r->lock, deadline - now);
     r->seen = r->news;
     r->waited += pn_os_now() - from;
-    pn_mutex_unlock(&r->lock);
-}
-
-PN_INTERNAL void pn_reads_hold(pn_reads *r, bool held)
-{
-    pn_mutex_lock(&r->lock);
-    r->held = held;
-    while (held && r->in_flight)
-        pn_cond_wait(&r->arrived, &r->lock);
-    pn_reads_kick(r);
     pn_mutex_unlock(&r->lock);
 }

@@ -37,18 +37,19 @@ typedef struct pn_read_job {
     uint8_t *dst;               /* aligned to PN_DIRECT_ALIGN */
 } pn_read_job;
 
-/* Both are called with the lock held. */
+/* take and done are called with the lock held; work, which is to be done instead of reading, without. */
 typedef struct pn_read_source {
     void *self;
     bool (*take)(void *self, pn_read_job *job);
     void (*done)(void *self, uint32_t item, bool ok);
+    void (*work)(void *self);           /* NULL: read */
 } pn_read_source;
 
 typedef struct pn_reads {
     pn_mem *mem;
     pn_weights *file;           /* borrowed */
     pn_os_direct *files;        /* [n_parts]; fd -1: read through the part's own source */
-    pn_read_source source[3];
+    pn_read_source source[5];
     uint32_t n_sources;
     pn_thread thread[PN_READERS_MAX];
     uint32_t n_threads;
@@ -57,7 +58,7 @@ typedef struct pn_reads {
     pn_cond work, arrived;
     uint64_t news, seen;
     uint32_t in_flight;
-    bool held, stop;
+    bool stop;
     pn_err err;                 /* the last read that failed */
     double busy_since, busy;    /* seconds with a read under way, not yet in `rate` */
     uint64_t busy_bytes;
@@ -81,12 +82,6 @@ PN_INTERNAL void pn_reads_tell(pn_reads *r);
 
 /* Until something has arrived since the last call, or `deadline` (pn_os_now() seconds) has passed. */
 PN_INTERNAL void pn_reads_wait(pn_reads *r, double deadline);
-
-/* Nothing is being read from here on, until `held` is false again: sources may be rebuilt. */
-PN_INTERNAL void pn_reads_hold(pn_reads *r, bool held);
-
-/* On the calling thread. */
-PN_INTERNAL pn_status pn_reads_now(pn_reads *r, const pn_extent *x, uint32_t n, uint8_t *dst, pn_err *err);
 
 /* What the disk gives, bytes a second; 0: nothing was read yet, or not from a disk: a callback, a page cache that could not be
  * passed by. */

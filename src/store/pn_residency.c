@@ -2,6 +2,7 @@
 #include "store/pn_residency.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "base/pn_err.h"
 
@@ -38,6 +39,16 @@ static pn_lease_state residency_acquire(void *store, uint32_t w, uint64_t row0, 
 }
 
 static void residency_release(void *store, pn_lease *l) { (void)store, (void)l; }
+
+static pn_lease_state residency_leaving_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
+{
+    const pn_residency_store *s = store;
+    const uint8_t *p = pn_ring_pinned(&s->stream->ring, w, row0, &n);
+    if (!p)
+        return residency_acquire(store, w, row0, n, out);
+    *out = (pn_lease){.ptr = p, .row0 = row0, .rows = (uint32_t)PN_MIN(n, (uint64_t)UINT32_MAX)};
+    return PN_LEASE_OK;
+}
 
 static pn_lease_state residency_ring_acquire(void *store, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
 {
@@ -161,21 +172,33 @@ static pn_status residency_open_ring(pn_residency_store *s, uint32_t lease_rows,
     return PN_OK;
 }
 
+static void residency_free_stream(const pn_residency_store *s, pn_stream *stream)
+{
+    if (stream)
+        pn_stream_close(stream);
+    pn_mem_free(s->mem, PN_ACCT_MISC, stream, sizeof *stream);
+}
+
 static pn_status residency_new_stream(const pn_residency_store *s, const pn_residency_params *p, pn_stream **out, pn_err *err)
 {
     pn_stream *stream = pn_mem_alloc(s->mem, PN_ACCT_MISC, sizeof *stream);
     if (!stream)
         return pn_fail_nomem(err, "a streamer", sizeof *stream);
     pn_status st = pn_stream_open(stream, s->mem, s->weights, s->tensors, s->n, p->plans, p->n_plans, &p->stream, err);
-    if (!st)
-        st = pn_stream_start(stream, s->file, err);
-    if (st) {
-        pn_stream_close(stream);
+    if (st)
         pn_mem_free(s->mem, PN_ACCT_MISC, stream, sizeof *stream);
-        return st;
-    }
-    *out = stream;
-    return PN_OK;
+    else
+        *out = stream;
+    return st;
+}
+
+static pn_status residency_load_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+{
+    bool done;
+    pn_status st = residency_new_stream(s, p, &s->stream, err);
+    if (!st)
+        st = pn_stream_start(s->stream, s->file, INFINITY, &done, err);
+    return st ? st : pn_stream_prime(s->stream, err);
 }
 
 /* Another streamer, or none; the old one is freed. */
@@ -185,9 +208,7 @@ static void residency_set_stream(pn_residency_store *s, pn_stream *stream)
     pn_mutex_lock(&s->lock);
     s->stream = stream;
     pn_mutex_unlock(&s->lock);
-    if (old)
-        pn_stream_close(old);
-    pn_mem_free(s->mem, PN_ACCT_MISC, old, sizeof *old);
+    residency_free_stream(s, old);
 }
 
 static void residency_free_anon(pn_residency_store *s)
@@ -200,8 +221,9 @@ static void residency_free_anon(pn_residency_store *s)
 static void residency_set_host(pn_residency_store *s)
 {
     s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .begin = residency_begin,
-                            .acquire = residency_acquire, .pick = residency_pick, .want = residency_want, .release = residency_release};
-    if (s->stream)
+                            .acquire = s->leaving ? residency_leaving_acquire : residency_acquire, .pick = residency_pick, .want = residency_want,
+                            .release = residency_release};
+    if (s->stream && !s->leaving)
         s->host = (pn_host_ops){.abi = PN_PLAN_ABI, .size = sizeof s->host, .store = s, .piece_bytes = s->stream->p.block_bytes / 4,
                                 .begin = residency_stream_begin, .acquire = residency_stream_acquire, .pick = residency_stream_pick,
                                 .want = residency_stream_want, .release = residency_stream_release};
@@ -220,7 +242,7 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
         st = pn_fail_nomem(err, "a weight table", n * sizeof *s->base);
     bool anon = p->mode == PN_RESIDENCY_ANON || (p->mode == PN_RESIDENCY_AUTO && pn_weights_reads(file));
     if (!st && p->mode == PN_RESIDENCY_STREAM)
-        st = residency_new_stream(s, p, &s->stream, err);
+        st = residency_load_stream(s, p, err);
     else if (!st)
         st = anon ? residency_read_all(s, p, err) : residency_map_all(s, p, err);
     residency_set_host(s);
@@ -239,6 +261,8 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
     residency_free_anon(s);
     pn_mem_free(s->mem, PN_ACCT_STAGE, s->ring, (size_t)s->ring_bytes);
     residency_set_stream(s, NULL);
+    residency_free_stream(s, s->next);
+    s->next = NULL;
     pn_mutex_fini(&s->lock);
     s->base = NULL;
     s->mem = NULL;
@@ -248,64 +272,106 @@ PN_INTERNAL void pn_residency_close(pn_residency_store *s)
  * Between steps
  * ------------------------------------------------------------------------------------------ */
 
-static pn_status residency_to_stream(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+/* A piece of the way to a streamer; the last one puts it in place. */
+static pn_status residency_to_stream(pn_residency_store *s, const pn_residency_params *p, double deadline, pn_err *err)
 {
-    pn_stream *stream;
-    pn_status st = residency_new_stream(s, p, &stream, err);
-    if (st)
+    bool done;
+    if (!s->next)
+        return residency_new_stream(s, p, &s->next, err);
+    pn_status st = pn_stream_start(s->next, s->file, deadline, &done, err);
+    if (st) {
+        residency_free_stream(s, s->next);
+        s->next = NULL;
+    } else if (done) {
+        pn_stream_drop_cache(s->next, pn_weights_mapped(s->file));
+        residency_set_stream(s, s->next);
+        s->next = NULL;
+        residency_free_anon(s);
+        for (uint32_t i = 0; i < s->n; i++)
+            s->base[i] = NULL;
+    }
+    return st;
+}
+
+/* And back, or from one that is not in place yet. */
+static pn_status residency_to_map(pn_residency_store *s, const pn_residency_params *p, double deadline, pn_err *err)
+{
+    bool done;
+    if (s->stream && !s->leaving) {
+        pn_status st = residency_map_all(s, p, err);
+        s->leaving = st == PN_OK;
+        if (!st)
+            pn_stream_drop_cache(s->stream, false);
         return st;
-    residency_set_stream(s, stream);
-    residency_free_anon(s);
-    for (uint32_t i = 0; i < s->n; i++)
-        s->base[i] = NULL;
-    for (uint32_t i = 0; i < s->file->n_parts; i++)
-        if (s->file->parts[i].map_owned)
-            pn_os_drop_cache(&s->file->parts[i].file, s->file->parts[i].map);
+    }
+    pn_stream_clear(s->next ? s->next : s->stream, deadline, &done);
+    if (done && s->next) {
+        residency_free_stream(s, s->next);
+        s->next = NULL;
+    } else if (done) {
+        s->leaving = false;
+        residency_set_stream(s, NULL);
+    }
     return PN_OK;
 }
 
-PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err)
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, double deadline, bool *done, pn_err *err)
 {
+    bool streamed = p->mode == PN_RESIDENCY_STREAM, any = false;
     pn_status st = PN_OK;
-    if (p->lease_rows || s->lease_rows || (p->mode != PN_RESIDENCY_MAP && p->mode != PN_RESIDENCY_STREAM))
+    *done = false;
+    if (p->lease_rows || s->lease_rows || (p->mode != PN_RESIDENCY_MAP && !streamed))
         return pn_fail(err, PN_E_UNSUPPORTED, "weights change to mapped or streamed ones only");
     if (s->file->n_retyped)
         return pn_fail(err, PN_E_UNSUPPORTED, "weights of another type than the file's can only be in memory");
-    if (p->mode == PN_RESIDENCY_STREAM && !s->stream)
-        st = residency_to_stream(s, p, err);
-    else if (p->mode == PN_RESIDENCY_MAP && s->stream) {
-        st = residency_map_all(s, p, err);
-        if (!st)
-            residency_set_stream(s, NULL);
+    for (*done = streamed ? s->stream && !s->leaving : !s->stream && !s->next; !*done && !st && (!any || pn_os_now() < deadline); any = true) {
+        if (streamed && !s->leaving)
+            st = residency_to_stream(s, p, deadline, err);
+        else
+            st = residency_to_map(s, p, deadline, err);
+        residency_set_host(s);
+        *done = streamed ? s->stream && !s->leaving : !s->stream && !s->next;
     }
-    residency_set_host(s);
     return st;
 }
 
-PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err)
+PN_INTERNAL uint64_t pn_residency_mapped(const pn_residency_store *s, uint64_t all)
+{
+    if (s->leaving)
+        return pn_sub_sat(all, s->stream->ring.pinned_bytes);
+    return s->anon || s->stream ? 0 : all;
+}
+
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, double deadline, bool *done, pn_err *err)
 {
     *done = true;
-    if (!s->stream)
+    if (!s->stream || s->leaving)
         return pn_fail(err, PN_E_STATE, "nothing is streamed");
-    pn_ring *g = &s->stream->ring;
-    uint64_t now = g->pinned_bytes, most = PN_MAX(g->bytes / 20, 2 * g->block_bytes);
-    uint64_t next = pin_bytes > now ? now + PN_MIN(pin_bytes - now, most) : now - PN_MIN(now - pin_bytes, most);
-    pn_status st = pn_ring_pin(g, next, err);
-    if (st)
-        return st;
-    s->stream->p.pin_bytes = next;
-    *done = next == pin_bytes || g->pinned_bytes == pn_ring_pinnable(g, pin_bytes);
-    return PN_OK;
+    s->stream->p.pin_bytes = pin_bytes;
+    return pn_ring_pin(&s->stream->ring, pin_bytes, deadline, done, err);
 }
 
-PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err)
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, double deadline, bool *done, pn_err *err)
 {
-    if (!s->stream)
+    *done = true;
+    if (!s->stream || s->leaving)
         return pn_fail(err, PN_E_STATE, "nothing is streamed");
-    pn_status st = pn_experts_resize(&s->stream->experts, bytes, err);
-    if (!st)
+    pn_status st = pn_experts_resize(&s->stream->experts, bytes, deadline, done, err);
+    if (!st && *done)
         s->stream->p.expert_bytes = bytes;
     return st;
+}
+
+PN_INTERNAL uint64_t pn_residency_filling(pn_residency_store *s)
+{
+    bool failed;
+    uint64_t filling = 0;
+    if (s->stream) {
+        pn_mutex_lock(&s->stream->reads.lock);
+        filling = pn_ring_filling(&s->stream->ring, &failed);
+        pn_mutex_unlock(&s->stream->reads.lock);
+    }
+    return filling;
 }
 
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline)

@@ -35,6 +35,8 @@ typedef struct pn_residency_store {
     atomic_flag ring_busy;
     pn_mutex lock;                          /* for those who look at `stream` while no step of theirs holds it: a report */
     pn_stream *stream;                      /* owned, or NULL */
+    pn_stream *next;                        /* owned, or NULL: it is to take the place of the mapping, and is being made */
+    bool leaving;                           /* `stream` goes: what is pinned is read there until it has gone, all else is mapped */
     pn_host_ops host;
 } pn_residency_store;
 
@@ -58,16 +60,26 @@ PN_INTERNAL pn_status pn_residency_open(pn_residency_store *s, pn_mem *mem, pn_w
                                         const pn_residency_params *p, pn_err *err);
 PN_INTERNAL void pn_residency_close(pn_residency_store *s);
 
-/* Another mode, MAP or STREAM, between steps.  On failure nothing has changed.  What was mapped and is now streamed
- * is given back to the system, although the mapping stays: metadata may lie in it. */
-PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, pn_err *err);
+/* Another mode, MAP or STREAM, between steps: one piece of the way at least, no further one after `deadline` (pn_os_now()
+ * seconds); *done: the mode is that one, and nothing is left of the other.  Steps may come in between, and have the same bits.
+ * On failure the mode is what it was.  `p`'s plans are needed only where a streamer is to be made.
+ *
+ *     map -> stream   the streamer is made and gets the memory of its experts, one by one; then weights are streamed, and its
+ *                     readers give back the page cache, although the mapping stays: metadata may lie in it
+ *     stream -> map   weights are mapped, but for those that are pinned; those go one by one, so that none is there twice */
+PN_INTERNAL pn_status pn_residency_convert(pn_residency_store *s, const pn_residency_params *p, double deadline, bool *done, pn_err *err);
 
-/* Streamed weights: `pin_bytes` of pinned ones, between steps.  A call goes a twentieth of all matrices far at most,
- * *done tells whether that was all.  On failure nothing has changed. */
-PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, bool *done, pn_err *err);
+/* Bytes of page cache that weights of `all` bytes need as things are. */
+PN_INTERNAL uint64_t pn_residency_mapped(const pn_residency_store *s, uint64_t all);
 
-/* The same for the memory of experts, in one go.  PN_E_BUDGET: less than what a token uses. */
-PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, pn_err *err);
+/* Streamed weights: `pin_bytes` of pinned ones, between steps, as pn_ring_pin. */
+PN_INTERNAL pn_status pn_residency_repin(pn_residency_store *s, uint64_t pin_bytes, double deadline, bool *done, pn_err *err);
+
+/* The same for the memory of experts, as pn_experts_resize.  PN_E_BUDGET: less than what a token uses. */
+PN_INTERNAL pn_status pn_residency_resize_experts(pn_residency_store *s, uint64_t bytes, double deadline, bool *done, pn_err *err);
+
+/* Bytes that are to be pinned and not there yet: whoever looks what is free does not see that they are taken. */
+PN_INTERNAL uint64_t pn_residency_filling(pn_residency_store *s);
 
 /* advance() gave PN_EXEC_WAIT_IO: until it is worth another try, or `deadline` (pn_os_now() seconds) has passed. */
 PN_INTERNAL void pn_residency_wait(pn_residency_store *s, double deadline);

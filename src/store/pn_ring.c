@@ -2,10 +2,15 @@
 #include "store/pn_ring.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "base/pn_err.h"
 
 enum { RING_EMPTY = 0, RING_WANTED, RING_READING, RING_READY, RING_FAILED };
+
+/* A span's memory.  One whose read failed is read again when the ring passes, not all the time. */
+enum { RING_FILL_NONE = 0, RING_FILL_WANTED, RING_FILL_READING, RING_FILL_THERE, RING_FILL_FAILED };
+enum { RING_FILLS = 16 };                       /* of so many spans one at most, in a pass */
 
 #define RING_BAD ((uint64_t)1 << 63)            /* in a tag: it could not be read */
 #define RING_PINNED UINT32_MAX                  /* the block of a lease that is none of the ring's */
@@ -26,9 +31,10 @@ PN_INTERNAL pn_status pn_ring_open(pn_ring *g, pn_mem *mem, pn_reads *reads, uin
 
 PN_INTERNAL void pn_ring_close(pn_ring *g)
 {
+    bool done;
     if (!g->mem)
         return;
-    pn_ring_pin(g, 0, NULL);
+    (void)pn_ring_pin(g, 0, INFINITY, &done, NULL);
     pn_mem_free(g->mem, PN_ACCT_MISC, g->weights, g->n_weights * sizeof *g->weights);
     pn_mem_free(g->mem, PN_ACCT_MISC, g->pieces, g->cap_pieces * sizeof *g->pieces);
     pn_mem_free(g->mem, PN_ACCT_MISC, g->spans, g->cap_spans * sizeof *g->spans);
@@ -138,18 +144,24 @@ PN_INTERNAL uint64_t pn_ring_memory(const pn_ring *g) { return g->n_pieces ? g->
 static uint64_t ring_pin_bytes(const pn_ring_span *s) { return pn_align_up(s->bytes, PN_DIRECT_ALIGN) + PN_DIRECT_ALIGN; }
 static uint8_t *ring_pin_data(const pn_ring_span *s) { return (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)s->pin, PN_DIRECT_ALIGN); }
 
-/* The next span after i whose turn it is, where i is a number with its bits reversed; *i goes on. */
-static uint32_t ring_turn(const pn_ring *g, uint32_t *i)
+/* The span whose turn is the i-th, i with its bits reversed; n_spans or more: nobody's. */
+static uint32_t ring_turn_of(const pn_ring *g, uint32_t i)
 {
-    uint32_t bits = 0, span;
+    uint32_t bits = 0, span = 0;
     while ((uint64_t)1 << bits < g->n_spans)
         bits++;
-    do {
-        span = 0;
-        for (uint32_t b = 0; b < bits; b++)
-            span |= (*i >> b & 1) << (bits - 1 - b);
-        ++*i;
-    } while (span >= g->n_spans);
+    for (uint32_t b = 0; b < bits; b++)
+        span |= (i >> b & 1) << (bits - 1 - b);
+    return span;
+}
+
+/* The next span whose turn it is; *i goes on. */
+static uint32_t ring_turn(const pn_ring *g, uint32_t *i)
+{
+    uint32_t span;
+    do
+        span = ring_turn_of(g, (*i)++);
+    while (span >= g->n_spans);
     return span;
 }
 
@@ -166,8 +178,16 @@ PN_INTERNAL uint64_t pn_ring_pinnable(const pn_ring *g, uint64_t most)
     return sum;
 }
 
-static pn_status ring_pin_one(pn_ring *g, pn_ring_span *s, pn_err *err)
+static void ring_fill_is(pn_ring *g, pn_ring_span *s, uint8_t fill)
 {
+    g->n_wanted += (fill == RING_FILL_WANTED) - (s->fill == RING_FILL_WANTED);
+    s->fill = fill;
+}
+
+static pn_status ring_pin_one(pn_ring *g, pn_err *err)
+{
+    uint32_t turn = g->turn;
+    pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
     uint64_t bytes = ring_pin_bytes(s);
     uint8_t *p = pn_mem_alloc(g->mem, PN_ACCT_WEIGHTS, (size_t)bytes);
     if (!p)
@@ -175,47 +195,77 @@ static pn_status ring_pin_one(pn_ring *g, pn_ring_span *s, pn_err *err)
     pn_os_huge(p, (size_t)bytes);
     pn_mutex_lock(&g->reads->lock);     /* readers look which spans are theirs */
     s->pin = p;
+    ring_fill_is(g, s, RING_FILL_WANTED);
+    g->turn = turn;
     g->n_pinned++;
     g->pinned_bytes += bytes;
+    pn_reads_kick(g->reads);
     pn_mutex_unlock(&g->reads->lock);
-    return pn_reads_now(g->reads, &g->extents[s->extent0], s->n_extents, ring_pin_data(s), err);
+    return PN_OK;
 }
 
-/* Let go of all but the first n. */
-static void ring_unpin(pn_ring *g, uint32_t n)
+/* Let go of the last one.  False: it is being read. */
+static bool ring_unpin_one(pn_ring *g)
 {
-    uint32_t turn = 0, had = g->n_pinned;
-    for (uint32_t i = 0; i < had; i++) {
-        pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
-        if (i < n)
-            continue;
-        uint8_t *p = s->pin;
-        uint64_t bytes = ring_pin_bytes(s);
-        pn_mutex_lock(&g->reads->lock);
+    uint32_t turn = g->turn;
+    do
+        turn--;
+    while (ring_turn_of(g, turn) >= g->n_spans);
+    pn_ring_span *s = &g->spans[ring_turn_of(g, turn)];
+    uint64_t bytes = ring_pin_bytes(s);
+    pn_mutex_lock(&g->reads->lock);
+    uint8_t *p = s->fill == RING_FILL_READING ? NULL : s->pin;
+    for (uint64_t i = g->first; p && i < g->next; i++)
+        if (ring_block(g, i)->at == ring_pin_data(s))
+            ring_block(g, i)->pass = 0;         /* no step's any more */
+    if (p) {
         s->pin = NULL;
+        s->pinned = false;
+        ring_fill_is(g, s, RING_FILL_NONE);
+        g->turn = turn;
         g->n_pinned--;
         g->pinned_bytes -= bytes;
-        pn_mutex_unlock(&g->reads->lock);
+    }
+    pn_mutex_unlock(&g->reads->lock);
+    if (p) {
         pn_os_give_back(p, (size_t)bytes);
         pn_mem_free(g->mem, PN_ACCT_WEIGHTS, p, (size_t)bytes);
     }
+    return p != NULL;
 }
 
-PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, pn_err *err)
+/* Bytes of the next one, UINT64_MAX: there is none. */
+static uint64_t ring_pin_next(const pn_ring *g)
+{
+    uint32_t turn = g->turn;
+    return g->n_pinned < g->n_spans ? ring_pin_bytes(&g->spans[ring_turn(g, &turn)]) : UINT64_MAX;
+}
+
+PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, double deadline, bool *done, pn_err *err)
+{
+    pn_status st = PN_OK;
+    *done = false;
+    do {
+        if (g->pinned_bytes > most) {
+            if (!ring_unpin_one(g))
+                return PN_OK;
+        } else if (ring_pin_next(g) <= most - g->pinned_bytes && g->n_pinned < g->n_spans)
+            st = ring_pin_one(g, err);
+        *done = !st && g->pinned_bytes <= most && (g->n_pinned == g->n_spans || ring_pin_next(g) > most - g->pinned_bytes);
+    } while (!*done && !st && pn_os_now() < deadline);
+    return st;
+}
+
+PN_INTERNAL uint64_t pn_ring_filling(const pn_ring *g, bool *failed)
 {
     uint64_t sum = 0;
-    uint32_t turn = 0, had = g->n_pinned, n = 0;
-    pn_status st = PN_OK;
-    for (; n < g->n_spans && !st; n++) {
-        pn_ring_span *s = &g->spans[ring_turn(g, &turn)];
-        if (ring_pin_bytes(s) > most - sum)
-            break;
-        sum += ring_pin_bytes(s);
-        if (n >= had)
-            st = ring_pin_one(g, s, err);
+    *failed = false;
+    for (size_t i = 0; i < g->n_spans; i++) {
+        const pn_ring_span *s = &g->spans[i];
+        sum += s->pin && s->fill != RING_FILL_THERE ? ring_pin_bytes(s) : 0;
+        *failed = *failed || s->fill == RING_FILL_FAILED;
     }
-    ring_unpin(g, st ? had : n);
-    return st;
+    return sum;
 }
 
 static uint64_t ring_read_bytes(const pn_ring *g, const pn_ring_span *s)
@@ -230,7 +280,7 @@ PN_INTERNAL uint64_t pn_ring_streamed(const pn_ring *g)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < g->n_spans; i++)
-        sum += g->spans[i].pin ? 0 : ring_read_bytes(g, &g->spans[i]);
+        sum += g->spans[i].fill == RING_FILL_THERE ? 0 : ring_read_bytes(g, &g->spans[i]);
     return sum;
 }
 
@@ -252,12 +302,14 @@ PN_INTERNAL uint64_t pn_ring_unpinned(const pn_ring *g, uint64_t most)
  * Which span comes next
  * ------------------------------------------------------------------------------------------ */
 
-/* Rows of a span that the step reads through the ring. */
+/* Rows of a span that the step reads through the ring.  When what is read ahead is the step after's, spans that are there will
+ * be pinned. */
 static uint32_t ring_needed(const pn_ring *g, uint32_t span)
 {
     const pn_ring_span *s = &g->spans[span];
+    bool pinned = s->pinned || (s->fill == RING_FILL_THERE && g->fill_pass > g->pass);
     uint32_t rows = 0;
-    for (uint32_t i = 0; i < s->n_pieces && !s->pin; i++)
+    for (uint32_t i = 0; i < s->n_pieces && !pinned; i++)
         rows += g->weights[g->pieces[s->piece0 + i].w].used ? g->pieces[s->piece0 + i].rows : 0;
     return rows;
 }
@@ -320,22 +372,43 @@ PN_INTERNAL pn_status pn_ring_start(pn_ring *g, pn_err *err)
     uint8_t *data = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)g->memory, ring_alignment(g));
     pn_os_huge(data, (size_t)(g->block_bytes * g->depth));
     for (uint32_t i = 0; i < g->depth; i++)
-        g->blocks[i].data = data + i * g->block_bytes;
+        g->blocks[i].at = g->blocks[i].data = data + i * g->block_bytes;
     g->fill_pass = 1;           /* pass 0 never was */
     ring_fill(g);
     return PN_OK;
 }
 
+static pn_read_job ring_job(pn_ring *g, const pn_ring_span *s, uint32_t item, uint8_t *dst)
+{
+    return (pn_read_job){.extents = &g->extents[s->extent0], .n = s->n_extents, .item = item, .dst = dst};
+}
+
+/* A block's span; else one that has memory to be filled. */
 static bool ring_take(void *self, pn_read_job *job)
 {
     pn_ring *g = self;
     for (uint64_t i = g->first; i < g->next; i++) {
         pn_ring_block *b = ring_block(g, i);
-        if (b->state != RING_WANTED)
+        pn_ring_span *s = &g->spans[b->span];
+        if (b->state != RING_WANTED || s->fill == RING_FILL_READING)    /* whoever reads it comes by again */
             continue;
-        const pn_ring_span *s = &g->spans[b->span];
         b->state = RING_READING;
-        *job = (pn_read_job){.extents = &g->extents[s->extent0], .n = s->n_extents, .item = (uint32_t)(i % g->depth), .dst = b->data};
+        b->fills = (s->fill == RING_FILL_WANTED || s->fill == RING_FILL_FAILED) && g->n_fills <= g->n_spans / RING_FILLS;
+        g->n_fills += b->fills;
+        b->at = b->fills || s->fill == RING_FILL_THERE ? ring_pin_data(s) : b->data;
+        *job = ring_job(g, s, (uint32_t)(i % g->depth), b->at);
+        if (s->fill == RING_FILL_THERE)         /* it came while this step was under way: nothing is to be read */
+            job->n = 0;
+        if (b->fills)
+            ring_fill_is(g, s, RING_FILL_READING);
+        return true;
+    }
+    for (uint32_t i = 0; g->n_wanted && i < g->n_spans; i++) {
+        pn_ring_span *s = &g->spans[i];
+        if (s->fill != RING_FILL_WANTED)
+            continue;
+        ring_fill_is(g, s, RING_FILL_READING);
+        *job = ring_job(g, s, g->depth + i, ring_pin_data(s));
         return true;
     }
     return false;
@@ -344,7 +417,15 @@ static bool ring_take(void *self, pn_read_job *job)
 static void ring_done(void *self, uint32_t item, bool ok)
 {
     pn_ring *g = self;
+    const uint8_t fill = ok ? RING_FILL_THERE : RING_FILL_FAILED;
+    if (item >= g->depth) {
+        ring_fill_is(g, &g->spans[item - g->depth], fill);
+        return;
+    }
     pn_ring_block *b = &g->blocks[item];
+    if (b->fills)
+        ring_fill_is(g, &g->spans[b->span], fill);
+    b->fills = false;
     if (b->dropped) {
         b->dropped = false;
         b->state = RING_EMPTY;
@@ -363,7 +444,7 @@ PN_INTERNAL bool pn_ring_full(const pn_ring *g)
     return true;
 }
 
-PN_INTERNAL pn_read_source pn_ring_source(pn_ring *g) { return (pn_read_source){g, ring_take, ring_done}; }
+PN_INTERNAL pn_read_source pn_ring_source(pn_ring *g) { return (pn_read_source){g, ring_take, ring_done, NULL}; }
 
 /* ------------------------------------------------------------------------------------------
  * A step
@@ -380,6 +461,22 @@ static void ring_note_used(pn_ring *g, const pn_plan *plan, const pn_step *step)
     }
 }
 
+static bool ring_holds(const pn_ring *g, uint32_t span)
+{
+    for (uint64_t i = g->first; i < g->next; i++)
+        if (ring_block(g, i)->span == span && ring_block(g, i)->pass == g->pass)
+            return true;
+    return false;
+}
+
+/* Spans that are there are pinned from now on; those that blocks hold for this step, from the next one on. */
+static void ring_settle(pn_ring *g)
+{
+    for (uint32_t i = 0; g->n_pinned && i < g->n_spans; i++)
+        if (g->spans[i].fill == RING_FILL_THERE && !g->spans[i].pinned)
+            g->spans[i].pinned = !ring_holds(g, i);
+}
+
 /* What was read ahead is kept as far as it is what this step begins with. */
 PN_INTERNAL void pn_ring_begin(pn_ring *g, const pn_plan *plan, const pn_step *step)
 {
@@ -390,6 +487,9 @@ PN_INTERNAL void pn_ring_begin(pn_ring *g, const pn_plan *plan, const pn_step *s
     g->pass++;
     for (; g->first < g->next && ring_block(g, g->first)->pass < g->pass; g->first++)
         ring_drop(ring_block(g, g->first));
+    ring_settle(g);
+    g->n_fills = 0;
+    g->fill_pass = g->pass;
     uint64_t keep = g->first;
     uint32_t span = ring_seek(g, 0);
     for (; keep < g->next; keep++) {
@@ -402,20 +502,34 @@ PN_INTERNAL void pn_ring_begin(pn_ring *g, const pn_plan *plan, const pn_step *s
     for (uint64_t i = keep; i < g->next; i++)
         ring_drop(ring_block(g, i));
     g->next = keep;
-    g->fill_pass = g->pass;
     g->fill_span = span;
     ring_fill(g);
     pn_mutex_unlock(&g->reads->lock);
 }
 
+static const pn_ring_piece *ring_piece(const pn_ring *g, const pn_ring_weight *rw, uint64_t row0)
+{
+    return &g->pieces[rw->piece0 + (row0 < rw->head ? 0 : 1 + (row0 - rw->head) / rw->per)];
+}
+
+PN_INTERNAL const uint8_t *pn_ring_pinned(const pn_ring *g, uint32_t w, uint64_t row0, uint64_t *n)
+{
+    const pn_ring_weight *rw = &g->weights[w];
+    if (!rw->n_pieces)
+        return NULL;
+    const pn_ring_piece *p = ring_piece(g, rw, row0);
+    *n = PN_MIN(*n, p->row0 + p->rows - row0);
+    return g->spans[p->span].pinned ? ring_pin_data(&g->spans[p->span]) + p->at + (row0 - p->row0) * rw->row_bytes : NULL;
+}
+
 PN_INTERNAL pn_lease_state pn_ring_acquire(pn_ring *g, uint32_t w, uint64_t row0, uint64_t n, pn_lease *out)
 {
     const pn_ring_weight *rw = &g->weights[w];
-    const pn_ring_piece *p = &g->pieces[rw->piece0 + (row0 < rw->head ? 0 : 1 + (row0 - rw->head) / rw->per)];
+    const pn_ring_piece *p = ring_piece(g, rw, row0);
     uint64_t tag = ring_tag(g->pass, p->span), at = p->at + (row0 - p->row0) * rw->row_bytes;
     *out = (pn_lease){.row0 = row0, .rows = (uint32_t)PN_MIN(n, p->row0 + p->rows - row0), .block = RING_PINNED};
     PN_ASSERT(rw->used);
-    if (g->spans[p->span].pin) {
+    if (g->spans[p->span].pinned) {
         out->ptr = ring_pin_data(&g->spans[p->span]) + at;
         return PN_LEASE_OK;
     }
@@ -426,7 +540,7 @@ PN_INTERNAL pn_lease_state pn_ring_acquire(pn_ring *g, uint32_t w, uint64_t row0
             return PN_LEASE_FAIL;
         if (is != tag)
             continue;
-        out->ptr = b->data + at;
+        out->ptr = b->at + at;
         out->block = i;
         return PN_LEASE_OK;
     }

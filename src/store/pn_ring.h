@@ -7,6 +7,11 @@
  * their number - in the order of its reversed bits - so that any number of them is spread evenly, reads overlap with
  * work all along, and pinning a few more or less moves no other.
  *
+ * To pin takes no time: a span gets its memory, and some read of it goes there - that of the block whose turn it is,
+ * or one of its own while there is nothing else to read.  The step under way still has it from that block, the one after
+ * from its memory.  New memory is filled at a third of the speed of the ring's, so no step has more than a sixteenth of the
+ * spans go there.
+ *
  *     matrices   |  wq  |wk|wv|  wo  |      gate      |       up       | ...
  *     spans      |   0     |    1    |     2     |    3     |    4   | ...
  *     ring            [first ... next): consecutive spans this step still needs, read ahead, and behind the last
@@ -27,7 +32,9 @@
  *      one block even.
  *   2. Rows are released once each, by who multiplied them; a block is refilled only when all its rows were.  Hence
  *      a lane that finds a block's tag may read it without a lock.
- *   3. A pass is begun by pn_ring_begin() and by nothing else.  It says which matrices the step will read, so a step
+ *   3. Whether a span is pinned changes between steps alone, and not while a block holds it for the step that begins.  So
+ *      every row is leased the same way all through a step, and blocks still hold consecutive needed spans.
+ *   4. A pass is begun by pn_ring_begin() and by nothing else.  It says which matrices the step will read, so a step
  *      that was cancelled, failed, or has no head to compute leaves nothing behind that somebody waits for.
  *
  * Threads: begin from the step's thread while no lane works; acquire and release from lanes; take and done from
@@ -50,7 +57,9 @@ typedef struct pn_ring_piece {
 typedef struct pn_ring_span {
     uint32_t piece0, n_pieces, extent0, n_extents;
     uint64_t bytes;             /* of a block that are taken */
-    uint8_t *pin;               /* pinned: its memory, owned */
+    uint8_t *pin;               /* memory of its own, owned, or NULL */
+    uint8_t fill;               /* what of the span is in there: under the lock */
+    bool pinned;                /* lanes have it from there: changes between steps */
 } pn_ring_span;
 
 /* Where the rows of a weight are: `head` rows in its first piece, `per` in each that follows. */
@@ -61,11 +70,13 @@ typedef struct pn_ring_weight {
 } pn_ring_weight;
 
 typedef struct pn_ring_block {
-    uint8_t *data;
+    uint8_t *data;              /* its own */
+    uint8_t *at;                /* where its span is: there, or in the memory that the span has */
     uint64_t pass;
     uint32_t span;
     uint8_t state;
     bool dropped;               /* READING for nobody */
+    bool fills;                 /* READING into the span's memory */
     atomic_ullong tag;          /* what can be read here: see ring_tag() */
     atomic_uint left;           /* rows to be released */
 } pn_ring_block;
@@ -83,8 +94,11 @@ typedef struct pn_ring {
     pn_extent *extents;
     size_t n_pieces, n_spans, n_extents, cap_pieces, cap_spans, cap_extents;
     uint64_t bytes;             /* of all rows */
-    uint32_t n_pinned;          /* the first ones in the order of their reversed numbers */
+    uint32_t n_pinned;          /* spans with memory of their own: the first ones in the order of their reversed numbers, */
+    uint32_t turn;              /* which those of numbers before this are */
     uint64_t pinned_bytes;      /* memory they take */
+    uint32_t n_wanted;          /* of them are to be filled, and nobody reads them; under the lock, as */
+    uint32_t n_fills;           /* blocks of this pass that fill some */
     /* run */
     uint8_t *memory;            /* as allocated */
     uint64_t memory_bytes;
@@ -105,9 +119,16 @@ PN_INTERNAL pn_status pn_ring_append(pn_ring *g, uint32_t w, const pn_weight *we
 PN_INTERNAL uint64_t pn_ring_memory(const pn_ring *g);
 PN_INTERNAL uint64_t pn_ring_pinnable(const pn_ring *g, uint64_t most);
 
-/* Pin as many spans as `most` bytes hold, or let go of those that are more; between steps.  On failure nothing has
- * changed. */
-PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, pn_err *err);
+/* Memory for as many spans as `most` bytes hold, or let go of those that are more; between steps.  At least one, no further
+ * one after `deadline` (pn_os_now() seconds); *done: that was all.  One that is just being read stays until it is there.
+ * On failure those before have theirs. */
+PN_INTERNAL pn_status pn_ring_pin(pn_ring *g, uint64_t most, double deadline, bool *done, pn_err *err);
+
+/* With the lock held: bytes of it that are not filled yet.  *failed: a read of it failed, and the ring will try again. */
+PN_INTERNAL uint64_t pn_ring_filling(const pn_ring *g, bool *failed);
+
+/* Row `row0` of a weight in the memory of its span, NULL: not pinned.  *n: rows from there on, of one piece. */
+PN_INTERNAL const uint8_t *pn_ring_pinned(const pn_ring *g, uint32_t w, uint64_t row0, uint64_t *n);
 
 /* Bytes a step that reads everything has to fetch: now, and when at most `most` bytes are pinned. */
 PN_INTERNAL uint64_t pn_ring_streamed(const pn_ring *g);

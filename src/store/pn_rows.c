@@ -112,7 +112,7 @@ static void rows_done(void *self, uint32_t item, bool ok)
         rows_promise(r);
 }
 
-PN_INTERNAL pn_read_source pn_rows_source(pn_rows *r) { return (pn_read_source){r, rows_take, rows_done}; }
+PN_INTERNAL pn_read_source pn_rows_source(pn_rows *r) { return (pn_read_source){r, rows_take, rows_done, NULL}; }
 
 PN_INTERNAL void pn_rows_begin(pn_rows *r, const pn_plan *plan, const pn_step *step)
 {

@@ -2,6 +2,7 @@
 #include "store/pn_stream.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "base/pn_err.h"
 
@@ -11,7 +12,8 @@ enum { STREAM_RING = 0, STREAM_ROWS, STREAM_EXPERTS, STREAM_PINNED };
 
 enum {
     STREAM_FEW_ROWS = 4,                        /* a step of no more decodes: its time is that of a token */
-    STREAM_BLOCK_MOST = 256 << 20
+    STREAM_BLOCK_MOST = 256 << 20,
+    STREAM_DROP_EVERY = 32 << 20                /* bytes read between two pieces of page cache that are given back */
 };
 static const double stream_prime_seconds = 0.5;
 
@@ -70,6 +72,7 @@ PN_INTERNAL pn_status pn_stream_open(pn_stream *s, pn_mem *mem, const pn_weight 
         return pn_fail(err, PN_E_INVALID, "a stream block of %" PRIu64 " bytes, expected at most %d", p->block_bytes, STREAM_BLOCK_MOST);
     s->mem = mem;
     s->p = *p;
+    s->drop_at = UINT64_MAX;
     stream_defaults(&s->p, NULL);
     pn_rows_open(&s->rows, mem, &s->reads, PN_NO_WEIGHT, NULL, 0, 0);
     stream_setup u = {.s = s, .weights = weights, .tensors = tensors};
@@ -108,38 +111,119 @@ PN_INTERNAL pn_stream_bytes pn_stream_needs(const pn_stream *s)
                              .streamed = pn_ring_unpinned(&s->ring, s->p.pin_bytes)};
 }
 
-/* Until the ring is full: that is a first sample of the disk's speed. */
-static void stream_prime(pn_stream *s)
+PN_INTERNAL pn_status pn_stream_prime(pn_stream *s, pn_err *err)
 {
-    double until = pn_os_now() + stream_prime_seconds;
-    for (bool full = false; !full && pn_os_now() < until;) {
-        pn_reads_wait(&s->reads, until);
+    double until = pn_os_now() + stream_prime_seconds, now = until - stream_prime_seconds;
+    bool filling = true, full = false, failed = false;
+    for (; (filling || (!full && now < until)) && !failed; now = pn_os_now()) {
+        pn_reads_wait(&s->reads, PN_MAX(until, now + stream_prime_seconds));
         pn_mutex_lock(&s->reads.lock);
+        filling = pn_ring_filling(&s->ring, &failed) > 0;
         full = pn_ring_full(&s->ring);
+        if (failed && err)
+            *err = s->reads.err;
         pn_mutex_unlock(&s->reads.lock);
     }
     s->reads.waited = 0;
+    return failed ? PN_E_IO : PN_OK;
 }
 
-PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *err)
+/* ------------------------------------------------------------------------------------------
+ * The page cache of weights that were mapped
+ * ------------------------------------------------------------------------------------------ */
+
+static bool stream_drop_take(void *self, pn_read_job *job)
 {
-    pn_status st = pn_reads_open(&s->reads, s->mem, file, err);
-    if (!st)
-        st = pn_ring_pin(&s->ring, s->p.pin_bytes, err);
-    if (!st)
-        st = pn_rows_start(&s->rows, err);
-    if (!st)
-        st = pn_experts_start(&s->experts, s->p.expert_bytes, err);
+    pn_stream *s = self;
+    if (s->drop_at == UINT64_MAX || s->drops)
+        return false;
+    *job = (pn_read_job){.n = 0};
+    s->dropping = s->drop_at;
+    s->drop_when = s->reads.bytes + STREAM_DROP_EVERY;
+    s->drops = true;
+    return true;
+}
+
+static bool stream_drop_now_and_then(void *self, pn_read_job *job)
+{
+    return ((pn_stream *)self)->reads.bytes >= ((pn_stream *)self)->drop_when && stream_drop_take(self, job);
+}
+
+static void stream_drop_work(void *self)
+{
+    pn_stream *s = self;
+    if (!pn_weights_drop_cache(s->file, &s->dropping))
+        s->dropping = UINT64_MAX;
+}
+
+static void stream_drop_done(void *self, uint32_t item, bool ok)
+{
+    pn_stream *s = self;
+    (void)item, (void)ok;
+    if (s->drop_at != UINT64_MAX)
+        s->drop_at = s->dropping;
+    s->drops = false;
+}
+
+PN_INTERNAL void pn_stream_drop_cache(pn_stream *s, bool on)
+{
+    pn_mutex_lock(&s->reads.lock);
+    s->drop_at = on ? 0 : UINT64_MAX;
+    pn_reads_kick(&s->reads);
+    pn_mutex_unlock(&s->reads.lock);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Start and end
+ * ------------------------------------------------------------------------------------------ */
+
+static pn_status stream_start_reads(pn_stream *s, pn_err *err)
+{
+    pn_status st = pn_rows_start(&s->rows, err);
     if (!st)
         st = pn_ring_start(&s->ring, err);
     if (st)
         return st;
+    pn_reads_add(&s->reads, (pn_read_source){s, stream_drop_now_and_then, stream_drop_done, stream_drop_work});
     pn_reads_add(&s->reads, pn_rows_source(&s->rows));
     pn_reads_add(&s->reads, pn_experts_source(&s->experts));
     pn_reads_add(&s->reads, pn_ring_source(&s->ring));
+    pn_reads_add(&s->reads, (pn_read_source){s, stream_drop_take, stream_drop_done, stream_drop_work});
     pn_reads_start(&s->reads, s->experts.n_layers ? PN_READERS_MAX : PN_STREAM_READERS);
-    stream_prime(s);
     return PN_OK;
+}
+
+PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, double deadline, bool *done, pn_err *err)
+{
+    pn_status st = PN_OK;
+    uint32_t had = s->ring.n_pinned;
+    bool there = false;
+    *done = false;
+    if (!s->file) {
+        s->file = file;
+        st = pn_reads_open(&s->reads, s->mem, file, err);
+        if (!st)
+            st = pn_experts_start(&s->experts, err);
+        if (st || pn_os_now() >= deadline)
+            return st;
+    }
+    st = pn_ring_pin(&s->ring, s->p.pin_bytes, deadline, &there, err);
+    if (st || !there || (s->ring.n_pinned != had && pn_os_now() >= deadline))
+        return st;
+    st = pn_experts_resize(&s->experts, s->p.expert_bytes, deadline, &there, err);
+    if (!st && there)
+        st = stream_start_reads(s, err);
+    *done = !st && there;
+    return st;
+}
+
+PN_INTERNAL void pn_stream_clear(pn_stream *s, double deadline, bool *done)
+{
+    uint32_t had = s->ring.n_pinned;
+    (void)pn_ring_pin(&s->ring, 0, deadline, done, NULL);
+    *done = *done && (s->ring.n_pinned == had || pn_os_now() < deadline);
+    if (*done && s->reads.mem)
+        pn_experts_clear(&s->experts, deadline, done);
 }
 
 /* ------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@
  * chunks are cheaper here, not dearer.  Bits are the same as with all weights resident: the same rows go through the
  * same kernels.
  *
- * pn_stream_open() only lays out, so a plan of memory can be made from a header; pn_stream_start() takes memory,
- * pins and reads ahead.
+ * pn_stream_open() only lays out, so a plan of memory can be made from a header; pn_stream_start() takes memory and reads
+ * ahead, in slices where somebody else's answer runs meanwhile; pn_stream_prime() waits until what is pinned is there.
  *
  * Threads: open, start, close and pin from one, between steps; the lease calls as pn_ring.h says.
  */
@@ -54,6 +54,11 @@ typedef struct pn_stream {
     uint64_t missed;            /* and pn_experts.missed_bytes */
     double compute, miss_bytes; /* of a decoding step, averaged: seconds without waiting, bytes of experts read */
     bool timed;                 /* there was one */
+    pn_weights *file;           /* borrowed */
+    uint64_t drop_at;           /* page cache from here on is given back; UINT64_MAX: none is.  Under the lock of reads, as the next */
+    uint64_t drop_when;         /* while there is something to read, when so much has been */
+    bool drops;                 /* somebody is at it, */
+    uint64_t dropping;          /* from there on: his alone */
 } pn_stream;
 
 /* Weights [0, n) as plans[0..n_plans), together all of a model, read them. */
@@ -62,7 +67,19 @@ PN_INTERNAL pn_status pn_stream_open(pn_stream *s, pn_mem *mem, const pn_weight 
 PN_INTERNAL void pn_stream_close(pn_stream *s);
 PN_INTERNAL pn_stream_bytes pn_stream_needs(const pn_stream *s);
 
-PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, pn_err *err);
+/* At least one piece of it, no further one after `deadline` (pn_os_now() seconds); *done: weights can be leased. */
+PN_INTERNAL pn_status pn_stream_start(pn_stream *s, pn_weights *file, double deadline, bool *done, pn_err *err);
+
+/* Until all that is to be pinned is there and the ring is full, or half a second has gone by for that: a first sample of
+ * the disk's speed. */
+PN_INTERNAL pn_status pn_stream_prime(pn_stream *s, pn_err *err);
+
+/* Nobody will lease from it any more: pinned spans and experts go, as pn_stream_start. */
+PN_INTERNAL void pn_stream_clear(pn_stream *s, double deadline, bool *done);
+
+/* The file's page cache goes, by one reader, a few MiB at once, and several times as much is read before the next unless there is
+ * nothing to read.  on: until it is through, else not any more. */
+PN_INTERNAL void pn_stream_drop_cache(pn_stream *s, bool on);
 
 /* A step of so many rows took so long. */
 PN_INTERNAL void pn_stream_stepped(pn_stream *s, uint32_t rows, double seconds);

@@ -7,6 +7,8 @@
 
 #include "pn_test.h"
 
+#include <math.h>
+
 #if PN_ENABLE_FILES && defined(__linux__)
 
 #include <unistd.h>
@@ -82,7 +84,7 @@ static void streaming_tells_what_it_measured(void)
             PN_CHECK(i.disk_bytes_per_second > 0 && atomic_load(&e->govern.disk) == (unsigned long long)i.disk_bytes_per_second, "%llu of %g",
                      atomic_load(&e->govern.disk), i.disk_bytes_per_second);
         unsigned long long told = atomic_load(&e->govern.disk);
-        PN_CHECK(pn_model_convert(m, &(pn_model_params){.residency = PN_RESIDENCY_MAP}, &err) == PN_OK && pn_session_eval(s, some, 3, &err) == PN_OK &&
+        PN_CHECK(pn_model_convert(m, &(pn_model_params){.residency = PN_RESIDENCY_MAP}, INFINITY, &(bool){false}, &err) == PN_OK && pn_session_eval(s, some, 3, &err) == PN_OK &&
                  atomic_load(&e->govern.disk) == told, "mapped: %s", err.text);
         pn_session_free(s);
         pn_model_free(m);

@@ -7,6 +7,8 @@
 #define _XOPEN_SOURCE 700       /* mkdtemp */
 #include "pn_test.h"
 
+#include <math.h>
+
 #include "pn_api_test.h"
 
 #include "engine/pn_retype.h"
@@ -644,7 +646,7 @@ static void the_peak_is_what_was_planned(const form *f, const char *type, uint32
         PN_CHECK(got >= want && got < want + (1 << 20) && mem.total_peak < p.load_bytes + folder + (1 << 20), "%s: %llu, planned %llu", f->name, (unsigned long long)got,
                  (unsigned long long)want);
         for (int i = 0; i < 2; i++)
-            PN_CHECK(pn_model_convert(m, &(pn_model_params){.residency = elsewhere[i]}, &err) == PN_E_UNSUPPORTED, "%s", err.text);
+            PN_CHECK(pn_model_convert(m, &(pn_model_params){.residency = elsewhere[i]}, INFINITY, &(bool){false}, &err) == PN_E_UNSUPPORTED, "%s", err.text);
     }
     pn_model_free(m);
     pn_engine_close(e);

@@ -5,6 +5,8 @@
 
 #include "pn_test.h"
 
+#include <math.h>
+
 static const char *const retype_folders[] = {"tests/vectors/hf/mixtral_f32", "tests/vectors/hf/phi3_f16", "tests/vectors/hf/llama_bf16"};
 
 static uint8_t *retype_by_hand(pn_mem *mem, const pn_weights *w, const pn_dir_tensor *d)
@@ -82,7 +84,7 @@ static void a_model_knows_its_types(void)
             PN_CHECK(pn_model_identity(m, &id[i], &err) == PN_OK, "%s", err.text);
             PN_CHECK((m->mapped_bytes == 0) == (types[i] != NULL));
             for (int how = PN_RESIDENCY_MAP; types[i] && how <= PN_RESIDENCY_STREAM; how++)
-                PN_CHECK(pn_model_convert(m, &(pn_model_params){.residency = (pn_residency)how}, &err) == PN_E_UNSUPPORTED, "%s", err.text);
+                PN_CHECK(pn_model_convert(m, &(pn_model_params){.residency = (pn_residency)how}, INFINITY, &(bool){false}, &err) == PN_E_UNSUPPORTED, "%s", err.text);
         }
         pn_model_free(m);
     }

@@ -7,6 +7,8 @@
 #include "engine/pn_engine_int.h"
 
 #include "pn_test.h"
+
+#include <math.h>
 #include "pread_faults.h"
 
 enum { STREAM_TOKENS = 24, STREAM_CTX = 128 };
@@ -262,6 +264,130 @@ static void watch_main(void *arg)
     }
 }
 
+static uint64_t stream_slots(const pn_stream *s)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; s && i < s->experts.n_layers; i++)
+        n += s->experts.layers[i].n_slots;
+    return n;
+}
+
+/* Spans with memory, slots of experts, streamers made, put in place or left: all that a slice may change, one at a time. */
+static void stream_pieces(const pn_residency_store *s, int64_t n[5])
+{
+    const pn_stream *t = s->next ? s->next : s->stream;
+    n[0] = t ? t->ring.n_pinned : 0;
+    n[1] = (int64_t)stream_slots(t);
+    n[2] = s->next && s->next->file;
+    n[3] = s->next || s->stream;
+    n[4] = s->leaving;
+}
+
+/* In one go, or in slices of no time, each of which does one piece, while steps in between have the same bits. */
+static pn_status stream_convert(stream_rig *r, const pn_model_params *p, bool sliced)
+{
+    static float logits[1 << 16];
+    const size_t bytes = PN_MIN((size_t)r->m->desc.n_vocab * sizeof(float), sizeof logits);
+    int64_t was[5], is[5];
+    bool done = false;
+    pn_err err = {0};
+    for (int n = 0; !done; n++) {
+        stream_pieces(&r->m->store, was);
+        bool had = r->m->store.stream != NULL;
+        pn_status st = pn_model_convert(r->m, p, sliced ? 0 : INFINITY, &done, &err);
+        stream_pieces(&r->m->store, is);
+        int pieces = 0;
+        for (int i = 0; i < 5; i++)
+            pieces += (int)PN_MAX(is[i] - was[i], was[i] - is[i]);
+        if (st)
+            return st;
+        if (had == (r->m->store.stream != NULL))        /* else readers were started, or stopped, with the last piece */
+            PN_CHECK(!sliced || pieces == 1 || (pieces == 0 && r->m->store.leaving), "a slice of %d pieces", pieces);
+        if (!PN_CHECK(n < 5000 && (sliced || done), "%d slices", n))
+            break;
+        if (!sliced || n % 5)
+            continue;
+        PN_CHECK(pn_session_truncate(r->s, 0, &err) == PN_OK && pn_session_eval(r->s, r->tokens, 5, &err) == PN_OK, "%s", err.text);
+        if (n)
+            PN_CHECK(memcmp(logits, pn_session_logits(r->s), bytes) == 0, "other bits on the way, slice %d", n);
+        memcpy(logits, pn_session_logits(r->s), bytes);
+    }
+    return PN_OK;
+}
+
+/* What is to be pinned is read by the steps that come by, once more at most, and not on the thread that asked for it. */
+static void spans_are_pinned_as_they_pass(const char *path)
+{
+    stream_rig r;
+    pn_err err = {0};
+    size_t bytes = 0;
+    float *want = stream_want(path, &bytes), *got;
+    faults_clear();
+    if (want && rig_open(&r, path, &(stream_way){.threads = 2, .batch = STREAM_TOKENS, .block = 8192, .depth = 3}, true)) {
+        pn_ring *g = &r.m->store.stream->ring;
+        uint64_t all = pn_ring_pinnable(g, UINT64_MAX), ahead = (uint64_t)g->depth * g->block_bytes;
+        for (int round = 0; round < 3; round++) {
+            pn_residency_info was, is;
+            bool done = false;
+            atomic_store(&faults.delay_us, round == 1 ? 2000 : 0);      /* nearly all of them are read in the step */
+            pn_model_residency(r.m, &was);
+            for (uint32_t n = 0; !done; n++)
+                if (!PN_CHECK(g->n_pinned == n && pn_residency_repin(&r.m->store, all, 0, &done, &err) == PN_OK, "%u of %u: %s", g->n_pinned, n, err.text))
+                    break;
+            PN_CHECK(done && g->n_pinned == g->n_spans, "%u of %zu spans", g->n_pinned, g->n_spans);
+            uint64_t most = 2 * ahead + was.step_bytes;
+            for (int pass = 0; pn_residency_filling(&r.m->store); pass++) {
+                pn_model_residency(r.m, &is);
+                most += is.step_bytes + STREAM_TOKENS * (r.m->store.stream->rows.row_bytes + PN_DIRECT_ALIGN) + pn_experts_all(&r.m->store.stream->experts);
+                if (!PN_CHECK(pass < 30, "a span is not there"))
+                    break;
+                PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits, round %d, pass %d", path, round, pass);
+                free(got);
+            }
+            pn_model_residency(r.m, &is);
+            PN_CHECK(is.stream_bytes - was.stream_bytes <= most, "%s: %" PRIu64 " bytes read, at most %" PRIu64 " expected", path,
+                     is.stream_bytes - was.stream_bytes, most);
+            PN_CHECK(is.step_bytes == 0, "%" PRIu64 " bytes are read in a step yet", is.step_bytes);
+            PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits when pinned", path);
+            free(got);
+            for (uint32_t n = g->n_spans; g->n_pinned; n--)
+                if (!PN_CHECK(g->n_pinned == n && pn_residency_repin(&r.m->store, 0, 0, &done, &err) == PN_OK, "%u of %u left", g->n_pinned, n))
+                    break;
+            PN_CHECK(done && g->pinned_bytes == 0, "%" PRIu64 " bytes are left", g->pinned_bytes);
+            PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits when not", path);
+            free(got);
+        }
+    }
+    faults_clear();
+    rig_close(&r);
+    free(want);
+}
+
+/* More and fewer, with steps in between that find spans in every state. */
+static void spans_may_change_in_the_middle(const char *path)
+{
+    stream_rig r;
+    pn_err err = {0};
+    size_t bytes = 0;
+    float *want = stream_want(path, &bytes), *got;
+    uint64_t seed = 7;
+    if (want && rig_open(&r, path, &(stream_way){.threads = 2, .batch = STREAM_TOKENS, .block = 8192, .depth = 4}, true)) {
+        uint64_t all = r.m->store.stream->ring.bytes * 2;
+        for (int round = 0; round < 40; round++) {
+            uint64_t target = pn_test_rand(&seed) % all;
+            bool done;
+            atomic_store(&faults.delay_us, round % 3 ? (int)(pn_test_rand(&seed) % 500) : 0);
+            for (uint64_t n = pn_test_rand(&seed) % 12; n; n--)
+                PN_CHECK(pn_residency_repin(&r.m->store, target, 0, &done, &err) == PN_OK, "%s", err.text);
+            PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits, round %d", path, round);
+            free(got);
+        }
+    }
+    faults_clear();
+    rig_close(&r);
+    free(want);
+}
+
 /* Mapped, streamed with more and with less pinned, mapped again: the same bits all along, and no byte is lost. */
 static void residency_may_change_between_steps(const char *path)
 {
@@ -276,14 +402,15 @@ static void residency_may_change_between_steps(const char *path)
         uint64_t was = atomic_load(&r.e->ledger.total);
         stream_watch watch = {.m = r.m};
         bool watched = pn_thread_start(&watch.thread, watch_main, &watch);
+        bool done;
         for (int round = 0; round < 2; round++) {
-            PN_CHECK(pn_model_convert(r.m, &to_stream, &err) == PN_OK, "%s", err.text);
+            PN_CHECK(stream_convert(&r, &to_stream, round) == PN_OK, "%s", err.text);
             PN_CHECK(store->stream && atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS_MAP]) == 0, "still mapped");
             uint64_t all = store->stream->ring.bytes * 2, target[] = {all / 3, all, all / 5, 0};
             for (size_t i = 0; i < PN_COUNT_OF(target); i++) {
                 int steps = 0;
-                for (bool done = false; !done && steps < 200; steps++) {
-                    PN_CHECK(pn_residency_repin(store, target[i], &done, &err) == PN_OK, "%s", err.text);
+                for (done = false; !done && steps < 2000; steps++) {
+                    PN_CHECK(pn_residency_repin(store, target[i], 0, &done, &err) == PN_OK, "%s", err.text);
                     uint64_t p = store->stream->ring.pinned_bytes;
                     uint64_t e = store->stream->experts.n_layers ? pn_experts_memory(&store->stream->experts, store->stream->p.expert_bytes) : 0;
                     PN_CHECK(atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS]) == r.m->desc.pinned_bytes + p + e, "the ledger says otherwise");
@@ -296,22 +423,21 @@ static void residency_may_change_between_steps(const char *path)
             }
             for (int k = 0; k < 4 && store->stream->experts.n_layers; k++) {
                 uint64_t least = pn_experts_floor(&store->stream->experts), most = pn_experts_all(&store->stream->experts);
-                PN_CHECK(pn_residency_resize_experts(store, least - 1, &err) == PN_E_BUDGET, "less than the floor");
-                PN_CHECK(pn_residency_resize_experts(store, k % 2 ? most : least, &err) == PN_OK, "%s", err.text);
+                PN_CHECK(pn_residency_resize_experts(store, least - 1, INFINITY, &done, &err) == PN_E_BUDGET, "less than the floor");
+                PN_CHECK(pn_residency_resize_experts(store, k % 2 ? most : least, INFINITY, &done, &err) == PN_OK, "%s", err.text);
                 PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits with other experts", path);
                 free(got);
             }
             r.e->ledger.limit = atomic_load(&r.e->ledger.total) + 1000;     /* no room: nothing changes */
-            bool done;
             uint64_t had = store->stream->ring.pinned_bytes;
-            PN_CHECK(pn_residency_repin(store, all, &done, &err) == PN_E_NOMEM && store->stream->ring.pinned_bytes == had, "pinned without room");
+            PN_CHECK(pn_residency_repin(store, all, 0, &done, &err) == PN_E_NOMEM && store->stream->ring.pinned_bytes == had, "pinned without room");
             r.e->ledger.limit = 0;
-            PN_CHECK(pn_model_convert(r.m, &to_map, &err) == PN_OK && !store->stream, "%s", err.text);
+            PN_CHECK(stream_convert(&r, &to_map, round) == PN_OK && !store->stream, "%s", err.text);
             PN_CHECK(atomic_load(&r.e->ledger.total) == was && atomic_load(&r.e->ledger.used[PN_ACCT_WEIGHTS_MAP]) == r.m->desc.weight_bytes, "bytes lost");
             PN_CHECK(memcmp(want, got = rig_logits(&r, &bytes), bytes) == 0, "%s: other bits mapped again", path);
             free(got);
             r.e->ledger.limit = was + 1000;
-            PN_CHECK(pn_model_convert(r.m, &to_stream, &err) == PN_E_NOMEM && !store->stream && atomic_load(&r.e->ledger.total) == was, "half streamed");
+            PN_CHECK(stream_convert(&r, &to_stream, round) == PN_E_NOMEM && !store->stream && atomic_load(&r.e->ledger.total) == was, "half streamed");
             r.e->ledger.limit = 0;
         }
         atomic_store(&watch.stop, true);
@@ -412,10 +538,11 @@ static void both_parts_of_a_split_model_are_streamed(const char *path)
 static void a_chunk_reads_no_expert_twice(const char *path)
 {
     stream_rig r;
+    bool done;
     pn_err err = {0};
     if (rig_open(&r, path, &(stream_way){.threads = 3, .batch = STREAM_TOKENS, .block = 65536, .depth = 2}, true)) {
         pn_stream *s = r.m->store.stream;
-        PN_CHECK(pn_residency_resize_experts(&r.m->store, pn_experts_floor(&s->experts), &err) == PN_OK, "%s", err.text);
+        PN_CHECK(pn_residency_resize_experts(&r.m->store, pn_experts_floor(&s->experts), INFINITY, &done, &err) == PN_OK && done, "%s", err.text);
         uint64_t rows = STREAM_TOKENS * (s->rows.row_bytes + PN_DIRECT_ALIGN), ahead = 2 * s->ring.depth * s->ring.block_bytes;
         for (int i = 0; i < 3; i++) {
             pn_residency_info was, is;
@@ -598,6 +725,10 @@ int main(void)
     both_parts_of_a_split_model_are_streamed("tests/vectors/golden/arch/qwen2moe.gguf");
     a_chunk_reads_no_expert_twice("tests/vectors/golden/arch/llama_moe.gguf");
     a_chunk_reads_no_expert_twice("tests/vectors/golden/arch/qwen3moe.gguf");
+    spans_are_pinned_as_they_pass("models/demo.gguf");
+    spans_are_pinned_as_they_pass("tests/vectors/golden/arch/qwen2moe.gguf");
+    spans_may_change_in_the_middle("models/demo.gguf");
+    spans_may_change_in_the_middle("tests/vectors/golden/arch/llama_gqa_tied.gguf");
     residency_may_change_between_steps("models/demo.gguf");
     residency_may_change_between_steps("tests/vectors/golden/arch/llama_gqa_tied.gguf");
     residency_may_change_between_steps("tests/vectors/golden/arch/qwen2moe.gguf");
