@@ -9388,8 +9388,8 @@ PN_INTERNAL void pn_reads_wait(pn_reads *r, double deadline);
 PN_INTERNAL double pn_reads_disk(pn_reads *r);
 
 /* The same before anything has to be read: pieces from all over the first part, `bytes` of them or as many as half a tenth of
- * a second, and one more, gives. */
-PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes);
+ * a second, and one more, gives.  It takes at most `room` bytes of memory. */
+PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes, uint64_t room);
 
 /* Where bytes [offset, offset + n) of a part lie, as an extent at `at`. */
 static inline pn_extent pn_extent_of(uint32_t part, uint64_t offset, uint64_t n, uint64_t at)
@@ -69669,7 +69669,7 @@ PN_INTERNAL const pn_arch *pn_arch_at(size_t i)
 static const double reads_window = 0.02;        /* seconds of reading that make one sample of the rate */
 static const double reads_trial = 0.05;         /* seconds of trying a disk */
 
-enum { READS_TRIAL = 4 << 20 };                 /* bytes at a time: as the ring reads */
+enum { READS_TRIAL = 1 << 20, READS_TRIAL_LEAST = 64 << 10 };           /* bytes at a time; fewer tell of seeks, not of the disk */
 
 /* ------------------------------------------------------------------------------------------
  * Open and close
@@ -69790,36 +69790,36 @@ PN_INTERNAL double pn_reads_disk(pn_reads *r)
 }
 
 /* How many were read, each piece over the last one; 0: it failed. */
-static uint64_t reads_trial_bytes(pn_os_direct *f, uint8_t *piece, uint64_t bytes, double until)
+static uint64_t reads_trial_bytes(pn_os_direct *f, uint8_t *piece, uint64_t each, uint64_t bytes, double until)
 {
-    uint64_t n = PN_MIN(bytes / READS_TRIAL, f->size / READS_TRIAL), done = 0;
-    for (uint64_t i = 0; i < n && (!i || pn_os_now() < until); i++, done += READS_TRIAL) {
-        uint64_t at = (f->size - READS_TRIAL) / n * i / PN_DIRECT_ALIGN * PN_DIRECT_ALIGN;
-        if (pn_os_direct_read(f, at, piece, READS_TRIAL, READS_TRIAL, NULL))
+    uint64_t n = PN_MIN(bytes / each, f->size / each), done = 0;
+    for (uint64_t i = 0; i < n && (!i || pn_os_now() < until); i++, done += each) {
+        uint64_t at = (f->size - each) / n * i / PN_DIRECT_ALIGN * PN_DIRECT_ALIGN;
+        if (pn_os_direct_read(f, at, piece, (size_t)each, (size_t)each, NULL))
             return 0;
     }
     return done;
 }
 
-PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes)
+PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes, uint64_t room)
 {
     const pn_part *p = &file->parts[0];
-    const size_t room = READS_TRIAL + PN_HUGE_PAGE;
+    uint64_t each = PN_MIN(pn_sub_sat(room, PN_DIRECT_ALIGN) / PN_DIRECT_ALIGN * PN_DIRECT_ALIGN, (uint64_t)READS_TRIAL);
+    const size_t size = (size_t)(each + PN_DIRECT_ALIGN);
     pn_os_direct f = {.fd = -1};
-    if (p->file.fd < 0 || pn_os_direct_open(&f, p->path, &p->file, NULL))
+    if (each < READS_TRIAL_LEAST || p->file.fd < 0 || pn_os_direct_open(&f, p->path, &p->file, NULL))
         return 0;
-    uint8_t *block = pn_mem_alloc(mem, PN_ACCT_STAGE, room), *piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)block, PN_HUGE_PAGE);
+    uint8_t *block = pn_mem_alloc(mem, PN_ACCT_STAGE, size), *piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)block, PN_DIRECT_ALIGN);
     double seconds = 0;
     uint64_t done = 0;
     if (block) {
-        pn_os_huge(piece, READS_TRIAL);
-        memset(piece, 0, READS_TRIAL);          /* its pages are there before the clock runs */
+        memset(piece, 0, (size_t)each);         /* its pages are there before the clock runs */
         double since = pn_os_now();
-        done = reads_trial_bytes(&f, piece, bytes, since + reads_trial);
+        done = reads_trial_bytes(&f, piece, each, bytes, since + reads_trial);
         seconds = pn_os_now() - since;
     }
     bool direct = atomic_load(&f.direct);
-    pn_mem_free(mem, PN_ACCT_STAGE, block, room);
+    pn_mem_free(mem, PN_ACCT_STAGE, block, size);
     pn_os_direct_close(&f);
     return direct && seconds > 0 ? (double)done / seconds : 0;
 }
@@ -80560,13 +80560,22 @@ static pn_status model_open_store(pn_model *m, pn_residency_params *rp, pn_err *
     return st;
 }
 
+/* Of the shortest conversation, with the smallest keys and values the model may have: no plan names less. */
+static uint64_t model_least(const pn_model *m)
+{
+    pn_session_need n;
+    bool ok = (!m->exact && pn_session_needs(&m->desc, 1, 1, m->engine->n_threads, PN_DTYPE_Q4_0, false, &n, NULL) == PN_OK) ||
+              pn_session_needs(&m->desc, 1, 1, m->engine->n_threads, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, m->exact, &n, NULL) == PN_OK;
+    return ok ? n.kv_bytes + n.state_bytes + n.work_bytes + n.misc_bytes : 0;
+}
+
 /* Mapped weights are read again by the system when it has thrown them out: how fast it could, says how bad that is.
- * Where there is no memory for trying, nothing has to give way. */
+ * It is done in memory that the first conversation will take; where there is none, nothing has to give way. */
 static void model_try_disk(pn_model *m)
 {
     pn_engine *e = m->engine;
     if (m->mapped_bytes >= MODEL_WORTH_TRYING && !m->dies[0]->simulated && !atomic_load(&e->govern.disk))
-        pn_govern_disk(e, pn_reads_try_disk(&e->ledger.mem, &m->file.weights, MODEL_TRIAL));
+        pn_govern_disk(e, pn_reads_try_disk(&e->ledger.mem, &m->file.weights, MODEL_TRIAL, model_least(m)));
 }
 
 static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, pn_err *err)

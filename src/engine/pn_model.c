@@ -407,13 +407,22 @@ static pn_status model_open_store(pn_model *m, pn_residency_params *rp, pn_err *
     return st;
 }
 
+/* Of the shortest conversation, with the smallest keys and values the model may have: no plan names less. */
+static uint64_t model_least(const pn_model *m)
+{
+    pn_session_need n;
+    bool ok = (!m->exact && pn_session_needs(&m->desc, 1, 1, m->engine->n_threads, PN_DTYPE_Q4_0, false, &n, NULL) == PN_OK) ||
+              pn_session_needs(&m->desc, 1, 1, m->engine->n_threads, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, m->exact, &n, NULL) == PN_OK;
+    return ok ? n.kv_bytes + n.state_bytes + n.work_bytes + n.misc_bytes : 0;
+}
+
 /* Mapped weights are read again by the system when it has thrown them out: how fast it could, says how bad that is.
- * Where there is no memory for trying, nothing has to give way. */
+ * It is done in memory that the first conversation will take; where there is none, nothing has to give way. */
 static void model_try_disk(pn_model *m)
 {
     pn_engine *e = m->engine;
     if (m->mapped_bytes >= MODEL_WORTH_TRYING && !m->dies[0]->simulated && !atomic_load(&e->govern.disk))
-        pn_govern_disk(e, pn_reads_try_disk(&e->ledger.mem, &m->file.weights, MODEL_TRIAL));
+        pn_govern_disk(e, pn_reads_try_disk(&e->ledger.mem, &m->file.weights, MODEL_TRIAL, model_least(m)));
 }
 
 static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, pn_err *err)

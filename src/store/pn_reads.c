@@ -8,7 +8,7 @@
 static const double reads_window = 0.02;        /* seconds of reading that make one sample of the rate */
 static const double reads_trial = 0.05;         /* seconds of trying a disk */
 
-enum { READS_TRIAL = 4 << 20 };                 /* bytes at a time: as the ring reads */
+enum { READS_TRIAL = 1 << 20, READS_TRIAL_LEAST = 64 << 10 };           /* bytes at a time; fewer tell of seeks, not of the disk */
 
 /* ------------------------------------------------------------------------------------------
  * Open and close
@@ -129,36 +129,36 @@ PN_INTERNAL double pn_reads_disk(pn_reads *r)
 }
 
 /* How many were read, each piece over the last one; 0: it failed. */
-static uint64_t reads_trial_bytes(pn_os_direct *f, uint8_t *piece, uint64_t bytes, double until)
+static uint64_t reads_trial_bytes(pn_os_direct *f, uint8_t *piece, uint64_t each, uint64_t bytes, double until)
 {
-    uint64_t n = PN_MIN(bytes / READS_TRIAL, f->size / READS_TRIAL), done = 0;
-    for (uint64_t i = 0; i < n && (!i || pn_os_now() < until); i++, done += READS_TRIAL) {
-        uint64_t at = (f->size - READS_TRIAL) / n * i / PN_DIRECT_ALIGN * PN_DIRECT_ALIGN;
-        if (pn_os_direct_read(f, at, piece, READS_TRIAL, READS_TRIAL, NULL))
+    uint64_t n = PN_MIN(bytes / each, f->size / each), done = 0;
+    for (uint64_t i = 0; i < n && (!i || pn_os_now() < until); i++, done += each) {
+        uint64_t at = (f->size - each) / n * i / PN_DIRECT_ALIGN * PN_DIRECT_ALIGN;
+        if (pn_os_direct_read(f, at, piece, (size_t)each, (size_t)each, NULL))
             return 0;
     }
     return done;
 }
 
-PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes)
+PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes, uint64_t room)
 {
     const pn_part *p = &file->parts[0];
-    const size_t room = READS_TRIAL + PN_HUGE_PAGE;
+    uint64_t each = PN_MIN(pn_sub_sat(room, PN_DIRECT_ALIGN) / PN_DIRECT_ALIGN * PN_DIRECT_ALIGN, (uint64_t)READS_TRIAL);
+    const size_t size = (size_t)(each + PN_DIRECT_ALIGN);
     pn_os_direct f = {.fd = -1};
-    if (p->file.fd < 0 || pn_os_direct_open(&f, p->path, &p->file, NULL))
+    if (each < READS_TRIAL_LEAST || p->file.fd < 0 || pn_os_direct_open(&f, p->path, &p->file, NULL))
         return 0;
-    uint8_t *block = pn_mem_alloc(mem, PN_ACCT_STAGE, room), *piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)block, PN_HUGE_PAGE);
+    uint8_t *block = pn_mem_alloc(mem, PN_ACCT_STAGE, size), *piece = (uint8_t *)(uintptr_t)pn_align_up((uintptr_t)block, PN_DIRECT_ALIGN);
     double seconds = 0;
     uint64_t done = 0;
     if (block) {
-        pn_os_huge(piece, READS_TRIAL);
-        memset(piece, 0, READS_TRIAL);          /* its pages are there before the clock runs */
+        memset(piece, 0, (size_t)each);         /* its pages are there before the clock runs */
         double since = pn_os_now();
-        done = reads_trial_bytes(&f, piece, bytes, since + reads_trial);
+        done = reads_trial_bytes(&f, piece, each, bytes, since + reads_trial);
         seconds = pn_os_now() - since;
     }
     bool direct = atomic_load(&f.direct);
-    pn_mem_free(mem, PN_ACCT_STAGE, block, room);
+    pn_mem_free(mem, PN_ACCT_STAGE, block, size);
     pn_os_direct_close(&f);
     return direct && seconds > 0 ? (double)done / seconds : 0;
 }

@@ -88,8 +88,8 @@ PN_INTERNAL void pn_reads_wait(pn_reads *r, double deadline);
 PN_INTERNAL double pn_reads_disk(pn_reads *r);
 
 /* The same before anything has to be read: pieces from all over the first part, `bytes` of them or as many as half a tenth of
- * a second, and one more, gives. */
-PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes);
+ * a second, and one more, gives.  It takes at most `room` bytes of memory. */
+PN_INTERNAL double pn_reads_try_disk(pn_mem *mem, const pn_weights *file, uint64_t bytes, uint64_t room);
 
 /* Where bytes [offset, offset + n) of a part lie, as an extent at `at`. */
 static inline pn_extent pn_extent_of(uint32_t part, uint64_t offset, uint64_t n, uint64_t at)

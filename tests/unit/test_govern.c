@@ -105,7 +105,7 @@ static void a_disk_is_tried(void)
         return;
     PN_CHECK(atomic_load(&e->govern.disk) == 0, "a small model was worth it");
     pn_test_mem_init(&mem, 0);
-    PN_CHECK(pn_reads_try_disk(&mem.mem, &m->file.weights, 8 << 20) == 0 && mem.outstanding == 0, "a file of %llu bytes",
+    PN_CHECK(pn_reads_try_disk(&mem.mem, &m->file.weights, 100 << 10, 1 << 20) == 0 && mem.outstanding == 0, "less than a piece of %llu bytes",
              (unsigned long long)m->file.weights.parts[0].file.size);
     snprintf(path, sizeof path, "build/pn_govern_%ld", (long)getpid());
     FILE *f = fopen(path, "wb");
@@ -115,14 +115,44 @@ static void a_disk_is_tried(void)
         pn_part part = {.path = path};
         pn_weights w = {.parts = &part, .n_parts = 1};
         PN_CHECK(pn_os_open(&part.file, path, &err) == PN_OK, "%s", err.text);
-        double rate = pn_reads_try_disk(&mem.mem, &w, 8 << 20);
+        double rate = pn_reads_try_disk(&mem.mem, &w, 8 << 20, 1 << 20);
         PN_CHECK(mem.outstanding == 0 && (rate == 0 || (rate > 1e5 && rate < 1e12)), "%g bytes a second", rate);
         printf("a disk that gives %.2f GB/s%s\n", rate / 1e9, rate > 0 ? "" : ": no direct reads here");
+        long calls = mem.n_calls;
+        PN_CHECK(pn_reads_try_disk(&mem.mem, &w, 8 << 20, 60 << 10) == 0 && mem.n_calls == calls, "little memory tells nothing");
         mem.fail_at = mem.n_calls + 1;
-        PN_CHECK(pn_reads_try_disk(&mem.mem, &w, 8 << 20) == 0 && mem.outstanding == 0, "no memory");
+        PN_CHECK(pn_reads_try_disk(&mem.mem, &w, 8 << 20, 1 << 20) == 0 && mem.outstanding == 0, "no memory");
         pn_os_close(&part.file);
     }
     remove(path);
+    pn_model_free(m);
+    pn_engine_close(e);
+}
+
+/* Loading takes no more beside the weights than the least conversation after it. */
+static void trying_takes_what_a_conversation_will(void)
+{
+    char path[64];
+    pn_engine *e = govern_open("budget 8G\n0 6G\n");
+    pn_model *m = NULL;
+    pn_session *s = NULL;
+    pn_err err = {0};
+    snprintf(path, sizeof path, "build/pn_govern_%ld", (long)getpid());
+    if (!e || !PN_CHECK(pn_synth(e, path, &(pn_synth_params){.shape = "135m", .type = "Q4_0"}, &err) == PN_OK, "%s", err.text))
+        return;
+    pn_engine_close(e);
+    e = govern_open("budget 8G\n0 6G\n");
+    if (PN_CHECK(pn_model_load(e, path, &(pn_model_params){.residency = PN_RESIDENCY_MAP}, &m, &err) == PN_OK, "%s", err.text)) {
+        pn_mem_info loaded, talking;
+        pn_engine_memory(e, &loaded);
+        PN_CHECK(m->mapped_bytes >= 64 << 20 && loaded.peak[PN_ACCT_STAGE] > 0, "no disk was tried");
+        PN_CHECK(pn_session_new(m, &(pn_session_params){.n_ctx = 1, .n_batch = 1, .kv_type = PN_DTYPE_Q4_0}, &s, &err) == PN_OK, "%s", err.text);
+        pn_engine_memory(e, &talking);
+        PN_CHECK(loaded.peak[PN_ACCT_STAGE] <= talking.total_used - loaded.total_used, "%llu bytes, a conversation takes %llu",
+                 (unsigned long long)loaded.peak[PN_ACCT_STAGE], (unsigned long long)(talking.total_used - loaded.total_used));
+    }
+    remove(path);
+    pn_session_free(s);
     pn_model_free(m);
     pn_engine_close(e);
 }
@@ -195,6 +225,7 @@ int main(void)
     refaults_are_judged_by_the_disk_that_was_read();
     streaming_tells_what_it_measured();
     a_disk_is_tried();
+    trying_takes_what_a_conversation_will();
     return pn_test_end();
 }
 
