@@ -8999,7 +8999,7 @@ enum { PN_LADDER_RUNGS = 24, PN_LADDER_RESOURCES = 9 };
 
 typedef enum pn_rung_state {
     PN_RUNG_DONE = 0,           /* nothing more to apply; nothing more to undo */
-    PN_RUNG_MORE,               /* the slice is over, or one step of several is undone */
+    PN_RUNG_MORE,               /* the slice is over, and if it gave nothing the next one hardly will; or one step of several is undone */
     PN_RUNG_SLICE               /* the slice is over, whichever way: go on as soon as there is time again */
 } pn_rung_state;
 
@@ -68330,7 +68330,8 @@ static bool ladder_apply(pn_ladder *l, uint32_t i, uint32_t resource, pn_ladder_
         s->unfinished = false;
         return false;
     }
-    s->unfinished = r->apply(r->user, resource, missing, deadline, &freed) != PN_RUNG_DONE;
+    pn_rung_state is = r->apply(r->user, resource, missing, deadline, &freed);
+    s->unfinished = is == PN_RUNG_SLICE || (is == PN_RUNG_MORE && freed);
     s->empty = freed == 0 && !s->unfinished;
     s->undoing = false;
     s->undone = false;
@@ -77695,7 +77696,7 @@ static pn_rung_state rung_do(void *user, rung_move_fn shrink, rung_bytes_fn left
 {
     *freed = 0;
     bool more = rung_move(user, shrink, want, deadline, freed);
-    return more || (*freed && *freed < want && rung_models(user, left, UINT64_MAX)) ? PN_RUNG_MORE : PN_RUNG_DONE;
+    return more ? PN_RUNG_SLICE : *freed && *freed < want && rung_models(user, left, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
 /* A step back of the first model that misses something; the next one's comes when that has it all. */

@@ -56,7 +56,7 @@ static pn_rung_state rung_do(void *user, rung_move_fn shrink, rung_bytes_fn left
 {
     *freed = 0;
     bool more = rung_move(user, shrink, want, deadline, freed);
-    return more || (*freed && *freed < want && rung_models(user, left, UINT64_MAX)) ? PN_RUNG_MORE : PN_RUNG_DONE;
+    return more ? PN_RUNG_SLICE : *freed && *freed < want && rung_models(user, left, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
 /* A step back of the first model that misses something; the next one's comes when that has it all. */

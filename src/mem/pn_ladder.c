@@ -79,7 +79,8 @@ static bool ladder_apply(pn_ladder *l, uint32_t i, uint32_t resource, pn_ladder_
         s->unfinished = false;
         return false;
     }
-    s->unfinished = r->apply(r->user, resource, missing, deadline, &freed) != PN_RUNG_DONE;
+    pn_rung_state is = r->apply(r->user, resource, missing, deadline, &freed);
+    s->unfinished = is == PN_RUNG_SLICE || (is == PN_RUNG_MORE && freed);
     s->empty = freed == 0 && !s->unfinished;
     s->undoing = false;
     s->undone = false;

@@ -32,7 +32,7 @@ enum { PN_LADDER_RUNGS = 24, PN_LADDER_RESOURCES = 9 };
 
 typedef enum pn_rung_state {
     PN_RUNG_DONE = 0,           /* nothing more to apply; nothing more to undo */
-    PN_RUNG_MORE,               /* the slice is over, or one step of several is undone */
+    PN_RUNG_MORE,               /* the slice is over, and if it gave nothing the next one hardly will; or one step of several is undone */
     PN_RUNG_SLICE               /* the slice is over, whichever way: go on as soon as there is time again */
 } pn_rung_state;
 

@@ -48,7 +48,7 @@ static pn_rung_state fake_apply(void *user, uint32_t resource, uint64_t want, do
     }
     f->given += n;
     *freed = n;
-    return n && n < want && f->given < f->bytes ? PN_RUNG_MORE : PN_RUNG_DONE;
+    return n < want && f->given < f->bytes ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
 static uint64_t fake_retake(void *user, uint32_t resource)
