@@ -96,7 +96,7 @@ static void of_each_conversation_the_last_stays(void)
     /* The last of each is there; the one in the middle is not, and is not made as long as that is so. */
     PN_CHECK(rig_say(&r, 10, 400, NULL, NULL) == 0, "a snapshot in the middle stayed");
     PN_CHECK(rung->gain(r.e, 0) == slot, "%u bytes", (unsigned)rung->gain(r.e, 0));         /* at 384, of the shorter prompt: covered */
-    PN_CHECK(rung->undo(r.e, 0) == PN_RUNG_DONE, "not undone");
+    PN_CHECK(rung->undo(r.e, 0, 0) == PN_RUNG_DONE, "not undone");
     PN_CHECK(rig_say(&r, 20, SNAP_PROMPT, NULL, warm) == 0 && rung->gain(r.e, 0) == 3 * slot, "none are made again");
     for (int i = 0; i < 3; i++)
         pn_session_free(s[i]);
