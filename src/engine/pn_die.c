@@ -44,7 +44,7 @@ static void die_mem_move(pn_mem *m, pn_account from, pn_account to, size_t size)
 
 PN_INTERNAL pn_mem *pn_die_mem(pn_die *die) { return die->simulated ? &die->door.mem : pn_engine_mem(die->engine); }
 
-PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die) 
+PN_INTERNAL uint64_t pn_die_free_bytes(pn_die *die)
 {
     return die->simulated ? pn_sub_sat(pn_sim_free_bytes(&die->memory), atomic_load(&die->floor_owed)) : UINT64_MAX;
 }

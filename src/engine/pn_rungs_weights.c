@@ -59,6 +59,13 @@ static pn_rung_state rung_do(void *user, rung_move_fn shrink, rung_bytes_fn left
     return more ? PN_RUNG_SLICE : *freed && *freed < want && rung_models(user, left, UINT64_MAX) ? PN_RUNG_MORE : PN_RUNG_DONE;
 }
 
+/* A goal is kept as long as there is more to do until it is reached. */
+static void rung_goal_after(uint64_t *goal, bool goes_on, bool *more)
+{
+    *goal = goes_on ? *goal : 0;
+    *more = *more || goes_on;
+}
+
 /* A step back of the first model that misses something; the next one's comes when that has it all. */
 static pn_rung_state rung_redo(pn_engine *e, rung_move_fn grow, rung_bytes_fn missing, double deadline)
 {
@@ -124,9 +131,7 @@ static uint64_t rung_experts_shrink(pn_model *m, uint64_t want, double deadline,
         m->experts_goal = floor + pn_sub_sat(held, step);
     bool goes_on = false;
     uint64_t freed = rung_experts_to(m, m->experts_goal, deadline, &goes_on);
-    if (!goes_on)
-        m->experts_goal = 0;
-    *more = *more || goes_on;
+    rung_goal_after(&m->experts_goal, goes_on, more);
     return freed;
 }
 
@@ -158,9 +163,7 @@ static uint64_t rung_experts_grow(pn_model *m, uint64_t want, double deadline, b
     if (!m->experts_goal || m->experts_goal <= rung_info(m).expert_bytes)
         m->experts_goal = rung_info(m).expert_bytes + missing;
     (void)rung_experts_to(m, m->experts_goal, deadline, &goes_on);
-    if (!goes_on)
-        m->experts_goal = 0;
-    *more = *more || goes_on;
+    rung_goal_after(&m->experts_goal, goes_on, more);
     return 0;
 }
 
@@ -324,9 +327,7 @@ static uint64_t rung_weights_grow(pn_model *m, uint64_t want, double deadline, b
     if (!m->pin_goal)           /* the ladder has looked that there is room for a step */
         m->pin_goal = pinned + PN_MAX(step, PN_MIN(room, m->desc.weight_bytes - pinned));
     (void)rung_pin_to(m, m->pin_goal, deadline, &goes_on);
-    if (!goes_on)
-        m->pin_goal = 0;
-    *more = *more || goes_on;
+    rung_goal_after(&m->pin_goal, goes_on, more);
     return 0;
 }
 
