@@ -137,7 +137,7 @@ $(O)/drop/%.o: $(O)/drop/made
 # For sanitizers: KERNELS has flags (-fno-sanitize=all) for a second set of kernels, which the tests of what happens between
 # steps link first; under a sanitizer they spend up to nine tenths of their time in the instrumented ones.  Who asks
 # about kernels, single steps or threads (test_cpu, test_step, test_engine, test_hybrid, test_sharing, ...) keeps those.
-BETWEEN := %/test_cache %/test_cold %/test_conversation %/test_faults %/test_floor %/test_injection %/test_kv_types %/test_memory %/test_park %/test_replay %/test_requant \
+BETWEEN := %/test_cache %/test_cold %/test_conversation %/test_faults %/test_floor %/test_injection %/test_lend %/test_kv_types %/test_memory %/test_park %/test_replay %/test_requant \
            %/test_requests %/test_server %/test_stop %/test_tools %/test_turns %/test_weather
 ifneq ($(KERNELS),)
 KERNEL_O := $(patsubst %.c,$(O)/plain/%.o,$(filter src/cpu/%,$(LIB_C)))
@@ -200,7 +200,7 @@ test:
 # golden models ask them.
 NOT_EMULATED := %/test_injection %/test_replay %/test_stop %/test_tools %/test_server \
                 %/test_cache %/test_turns %/test_dies %/test_sharing %/test_requests %/test_kv_types %/test_requant \
-                %/test_cold %/test_tier %/test_park %/test_floor %/test_memory %/test_faults %/test_weather %/test_stream %/test_conversation \
+                %/test_cold %/test_tier %/test_park %/test_floor %/test_lend %/test_memory %/test_faults %/test_weather %/test_stream %/test_conversation \
                 %/test_hybrid %/test_embed %/test_load_type %/test_cpu_avx512 %/test_prefix
 # NARROW=1 leaves out what a word of 32 bits cannot change: texts and turns, also through the server, how near a kernel's numbers
 # are, the failing of each allocation in turn, random days, threads that share, and test_cpu a second time.  Sizes and offsets are

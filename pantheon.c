@@ -11054,7 +11054,7 @@ PN_INTERNAL double pn_die_computed(pn_die *const *dies, uint32_t n, const double
  *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used)
  *
  * where the reserve is what TIGHT begins at, and for the only turn there is what CRITICAL begins at, unless the caller
- * sets it.  A limit of the caller's is exact and needs no such reserve.
+ * sets it.  A limit of the caller's is exact and needs no such reserve.  What is lent (pn_lend.h) is added to all of them.
  *
  * Threads.  Readings and numbers: any.  The ladder moves on one thread at a time, between steps: the one that steps,
  * or who calls pn_mem_poll().  A rung is called without the lock here; what it locks is said in pn_rungs.c.
@@ -11131,6 +11131,13 @@ PN_INTERNAL double pn_govern_wait(struct pn_engine *e);
 /* Bytes that may be promised now; UINT64_MAX: nobody knows a limit.  alone: to the only turn.  The host's reading is at
  * most a second old. */
 PN_INTERNAL uint64_t pn_govern_room(struct pn_engine *e, uint32_t resource, bool alone);
+
+/* The host's without what is lent: what can be taken at once. */
+PN_INTERNAL uint64_t pn_govern_room_free(struct pn_engine *e, bool alone);
+
+/* What may be lent beside what is, and what has to be given back of that.  filling: bytes that are lent already and that no
+ * reading shows yet. */
+PN_INTERNAL void pn_govern_spare(struct pn_engine *e, uint64_t filling, uint64_t *spare, uint64_t *missing);
 
 /* What a turn has to leave of a limit, for what comes with it: samplers, texts, the host program's buffers. */
 PN_INTERNAL uint64_t pn_govern_slack(struct pn_engine *e);
@@ -11248,6 +11255,10 @@ struct pn_engine {
     atomic_uint n_turns;        /* that hold a reserve */
     atomic_ullong floor_bytes;  /* of all models' floors, in PN_ACCT_KV: kept, or of the turn that runs on it */
     atomic_ullong floor_owed;   /* the rest of them: free, and for nobody else */
+    atomic_ullong lent;         /* pinned weights that go as soon as somebody needs the memory (pn_lend.h) */
+    atomic_bool lend_taken;     /* some have gone since the keeper looked; */
+    double lend_again;          /* more are pinned from then on.  Under models_lock */
+    atomic_uint n_loading;      /* models that are being loaded: nothing is lent meanwhile */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
     double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
@@ -11312,6 +11323,9 @@ struct pn_model {
     uint64_t experts_goal, pin_goal;    /* what a step of the ladder that is not over is to come to; 0: none is.  As the one before */
     uint64_t stage_bytes;       /* of mapped weights, if they were streamed: ring and experts; UINT64_MAX: they cannot be */
     bool was_mapped;            /* before the ladder streamed it */
+    bool lends;                 /* nobody asked for so and so many pinned weights: free memory may hold more (pn_lend.h) */
+    uint64_t pin_kept;          /* of the pinned ones, what is not lent; by `busy` of its dies */
+    atomic_ullong lent;         /* its share of the engine's */
     atomic_bool parked;         /* mapped, but nobody has used it since the ladder let its page cache go, */
     atomic_ullong park_at;      /* which has gone up to this byte */
     pn_mutex lock;              /* plans */
@@ -11410,6 +11424,7 @@ typedef struct pn_need {
 /* What stood in the way: bytes needed, bytes there with all of the cache that can go, and where. */
 typedef struct pn_lack {
     uint64_t need, available;
+    uint64_t lent;              /* bytes that are there once so many have been given back (pn_lend_back); 0: none, or it would not help */
     uint32_t resource;          /* as the governor counts them */
     char where[64];             /* "", or " on die 1, which has 536870912" */
 } pn_lack;
@@ -11417,9 +11432,11 @@ typedef struct pn_lack {
 /* Bytes that can be taken for a session of m now, wherever it is tightest; UINT64_MAX: nobody knows a limit. */
 PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
 
-/* Would `whole` fit everywhere, the prefix cache counted as free?  Then there is room for `need` of it now, at the
- * cost of the cache if it has to be.  alone: for the only turn there is, or for what somebody wants to keep. */
+/* Would `whole` fit everywhere, the prefix cache and what is lent counted as free?  Then there is room for `need` of it now, at
+ * the cost of those if it has to be.  alone: for the only turn there is, or for what somebody wants to keep. */
 PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack);
+/* The same without a lock held; what is lent is given back for it. */
+PN_INTERNAL bool pn_model_make_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack);
 
 /* The session's part in a step of n rows: pages prepared under their lock, snapshots where the cache wants some. */
 PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n);
@@ -11463,6 +11480,7 @@ PN_INTERNAL void pn_model_unpark(pn_model *m);
 
 /* All dies of the model for one step, and back. */
 PN_INTERNAL void pn_model_take(const pn_model *m);
+PN_INTERNAL pn_die *pn_model_try(const pn_model *m, struct pn_sched *q);       /* all or none: then the one that was busy.  q: as pn_die_try */
 PN_INTERNAL void pn_model_give(const pn_model *m);
 
 /* The dies of this list, checked; for an empty one the die with most bytes free. */
@@ -11632,6 +11650,50 @@ PN_INTERNAL pn_rung_state pn_tier_apply(void *engine, uint32_t resource, uint64_
 PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_err *err);
 
 #endif /* PN_TIER_H */
+
+/* ---- Begin engine/pn_lend.h ---- */
+/*
+ * pn_lend.h - memory that nobody needs just now, lent to weights that are streamed: what is pinned is not read again.
+ *
+ *     pinned = kept + lent
+ *
+ * Kept is what the plan gave them, or what the ladder has left of it.  Lent is as much more as leaves what WATCH begins at, and a
+ * tenth: a neighbour who grows between two readings finds as much as without it.  It counts as available wherever somebody asks
+ * what there is (levels, turns, loads), as page cache does; and who asks for memory gets it before the caches give anything:
+ * whoever takes some of it first calls pn_lend_back().
+ *
+ *     the level is OK, ten seconds after the last was given back      more is lent
+ *     less is left than WATCH begins at                               given back until it is 1.1 times that
+ *     any other level                                                 all is given back
+ *
+ * Threads.  pn_lend_keep: who is on the ladder.  pn_lend_back: any, without a lock; patient, it waits for a step under way.
+ */
+#ifndef PN_LEND_H
+#define PN_LEND_H
+
+/* includes engine/pn_engine_int.h */
+
+/* The model has been loaded, nobody knows it yet: what is free beside a first conversation is lent, and read. */
+PN_INTERNAL pn_status pn_lend_open(pn_model *m, pn_err *err);
+
+/* After weights of m were pinned or let go: how much of them is lent.  Whoever calls it has the model's dies. */
+PN_INTERNAL void pn_lend_note(pn_model *m);
+
+/* The model lends no more, for good. */
+PN_INTERNAL void pn_lend_close(pn_model *m);
+
+/* Of m, at least `want` bytes if there are as many, no further piece after `deadline` (pn_os_now() seconds); with the list of
+ * models held.  Returns bytes. */
+PN_INTERNAL uint64_t pn_lend_shrink(pn_model *m, uint64_t want, double deadline);
+
+/* At least `want` bytes, if as many are lent; not patient: and as nobody has the dies.  Returns bytes. */
+PN_INTERNAL uint64_t pn_lend_back(pn_engine *e, uint64_t want, bool patient);
+
+/* Some is given back, or more is lent, until `deadline`.  now: the governor's clock.  fresh: memory has been read just now; later
+ * nobody can tell what of the pinned weights that reading did not show.  True: there is more to give back. */
+PN_INTERNAL bool pn_lend_keep(pn_engine *e, double now, bool fresh, double deadline);
+
+#endif /* PN_LEND_H */
 
 /* ---- Begin engine/pn_rungs.h ---- */
 /*
@@ -12107,6 +12169,46 @@ PN_INTERNAL const char *pn_gate_text(size_t i);
 
 #endif /* PN_GATE_H */
 
+/* ---- Begin engine/pn_fit.h ---- */
+/*
+ * pn_fit.h - how are a model's weights to lie, for what there is now?
+ *
+ * One decision for loading and for planning, so that a plan is what a load does (memory sheet 6.1, 10):
+ *
+ *     map      all weights and the floor fit into what the host can give without hurting anybody
+ *     stream   else; as much pinned as leaves room for a conversation, experts get what is left
+ *     refuse   not even the ring, the least of experts and the floor fit
+ *
+ * Weights that get another type while they are loaded are in memory of their own, or refused.
+ *
+ * The floor is one conversation of PN_FIT_CTX tokens in steps of PN_FIT_BATCH rows; streaming leaves room for one
+ * of PN_FIT_CTX_GOOD in steps as usual where there is that much.
+ */
+#ifndef PN_FIT_H
+#define PN_FIT_H
+
+/* includes engine/pn_engine_int.h */
+
+enum { PN_FIT_CTX = 512, PN_FIT_BATCH = 16, PN_FIT_CTX_GOOD = 4096 };
+
+typedef struct pn_fit_params {
+    pn_residency residency;     /* what was asked for */
+    bool file;                  /* the weights are in a file of this machine */
+    uint64_t vocab_bytes;       /* that are still to be taken */
+    uint32_t n_threads, kv_type;
+    bool exact;
+    uint64_t load_bytes;        /* beside the weights while they are loaded, when some are retyped (pn_retype.h); 0: none is */
+    pn_stream_params stream;    /* what was asked for; pin_bytes and expert_bytes 0: ours to choose */
+} pn_fit_params;
+
+/* Changes p->residency from AUTO to what it comes to, and with it p->stream.  PN_E_BUDGET: it does not fit. */
+PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err);
+
+/* Weights that are streamed: what of them is in memory. */
+PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp, bool exact, pn_stream_bytes *out, pn_err *err);
+
+#endif /* PN_FIT_H */
+
 /* ---- Begin engine/pn_presets.h ---- */
 /*
  * pn_presets.h - which number format each matrix of a model gets.
@@ -12246,46 +12348,6 @@ PN_INTERNAL void pn_retyper_close(pn_retyper *r);
 PN_INTERNAL pn_status pn_retyper_rows(void *user, const pn_dir_tensor *t, uint64_t row, uint64_t n, uint8_t *dst, pn_err *err);
 
 #endif /* PN_RETYPE_H */
-
-/* ---- Begin engine/pn_fit.h ---- */
-/*
- * pn_fit.h - how are a model's weights to lie, for what there is now?
- *
- * One decision for loading and for planning, so that a plan is what a load does (memory sheet 6.1, 10):
- *
- *     map      all weights and the floor fit into what the host can give without hurting anybody
- *     stream   else; as much pinned as leaves room for a conversation, experts get what is left
- *     refuse   not even the ring, the least of experts and the floor fit
- *
- * Weights that get another type while they are loaded are in memory of their own, or refused.
- *
- * The floor is one conversation of PN_FIT_CTX tokens in steps of PN_FIT_BATCH rows; streaming leaves room for one
- * of PN_FIT_CTX_GOOD in steps as usual where there is that much.
- */
-#ifndef PN_FIT_H
-#define PN_FIT_H
-
-/* includes engine/pn_engine_int.h */
-
-enum { PN_FIT_CTX = 512, PN_FIT_BATCH = 16, PN_FIT_CTX_GOOD = 4096 };
-
-typedef struct pn_fit_params {
-    pn_residency residency;     /* what was asked for */
-    bool file;                  /* the weights are in a file of this machine */
-    uint64_t vocab_bytes;       /* that are still to be taken */
-    uint32_t n_threads, kv_type;
-    bool exact;
-    uint64_t load_bytes;        /* beside the weights while they are loaded, when some are retyped (pn_retype.h); 0: none is */
-    pn_stream_params stream;    /* what was asked for; pin_bytes and expert_bytes 0: ours to choose */
-} pn_fit_params;
-
-/* Changes p->residency from AUTO to what it comes to, and with it p->stream.  PN_E_BUDGET: it does not fit. */
-PN_INTERNAL pn_status pn_fit_choose(pn_engine *e, const pn_desc *d, pn_fit_params *p, pn_err *err);
-
-/* Weights that are streamed: what of them is in memory. */
-PN_INTERNAL pn_status pn_fit_stream(const pn_desc *d, const pn_stream_params *sp, bool exact, pn_stream_bytes *out, pn_err *err);
-
-#endif /* PN_FIT_H */
 
 /* ---- Begin engine/pn_park.h ---- */
 /*
@@ -76301,10 +76363,12 @@ PN_API void pn_free(pn_engine *e, pn_account account, void *ptr, size_t size)
 #define PN_DROP_ENGINE_PN_GOVERN_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_lend.h */
 /* includes engine/pn_rungs.h */
 /* includes engine/pn_sched.h */
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 /* includes base/pn_os.h */
@@ -76314,6 +76378,7 @@ static const double govern_slice = 0.01;        /* seconds on the ladder between
 static const double govern_share = 0.2;         /* where that is between each two, this much of them at most */
 static const double govern_disk = 500e6;        /* bytes a second: what refaults are measured by until a disk has been */
 static const double govern_hint = 5;
+static const double govern_lending = 1;         /* seconds between two looks at most, while something is lent */
 static const double govern_rest = 5;            /* seconds without work before the gate is looked at, */
 static const double govern_rest_short = 30;     /* and while memory is short: what it takes would keep the level up */
 
@@ -76329,6 +76394,8 @@ static uint64_t govern_promised(const pn_engine *e) { return atomic_load(&e->led
 static uint64_t govern_touched(const pn_engine *e) { return pn_sub_sat(atomic_load(&e->ledger.total), govern_promised(e)); }
 
 static uint64_t govern_limit(const pn_engine *e) { return atomic_load(&e->ledger.limit); }
+
+static uint64_t govern_lent(const pn_engine *e) { return atomic_load(&e->lent); }
 
 /* Growth of a counter a second, or -1. */
 static double govern_rate(const pn_mem_sample *a, const pn_mem_sample *b, uint32_t which, uint64_t from, uint64_t to, double dt)
@@ -76379,26 +76446,27 @@ static uint64_t govern_reserve(const pn_governor *g, bool alone)
 
 static uint64_t govern_available(const pn_engine *e, uint32_t resource)
 {
-    return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_capped(e, govern_since(e, e->govern.sample.soft));
+    return resource ? pn_die_free_bytes(&e->dies[resource - 1])
+                    : pn_add_sat(govern_capped(e, govern_since(e, e->govern.sample.soft)), govern_lent(e));
 }
 
-/* Of the host, less the reserve; the limit aside. */
-static uint64_t govern_host_room(pn_engine *e, bool alone)
+/* Of the host, less the reserve; the limit aside.  lent: bytes of that to be counted as free. */
+static uint64_t govern_host_room(pn_engine *e, bool alone, uint64_t lent)
 {
     pn_governor *g = &e->govern;
     pn_mutex_lock(&g->lock);
     if (govern_now(g) - g->sample.t > govern_fresh)
         govern_read(e);
     uint64_t room = govern_since(e, g->sample.soft);
-    room = room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone) + atomic_load(&e->floor_owed));
+    room = room == UINT64_MAX ? room : pn_sub_sat(pn_add_sat(room, lent), govern_reserve(g, alone) + atomic_load(&e->floor_owed));
     pn_mutex_unlock(&g->lock);
     return room;
 }
 
-static uint64_t govern_room(pn_engine *e, bool alone)
+static uint64_t govern_room(pn_engine *e, bool alone, uint64_t lent)
 {
-    uint64_t host = govern_host_room(e, alone);
-    return govern_limit(e) ? PN_MIN(host, pn_sub_sat(govern_capped(e, UINT64_MAX), atomic_load(&e->floor_owed))) : host;
+    uint64_t host = govern_host_room(e, alone, lent);
+    return govern_limit(e) ? PN_MIN(host, pn_sub_sat(pn_add_sat(govern_capped(e, UINT64_MAX), lent), atomic_load(&e->floor_owed))) : host;
 }
 
 PN_INTERNAL uint64_t pn_govern_slack(pn_engine *e)
@@ -76407,11 +76475,29 @@ PN_INTERNAL uint64_t pn_govern_slack(pn_engine *e)
     return govern_limit(e) ? GOVERN_SLACK + buffers : 0;
 }
 
-PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }
+PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false, govern_lent(e)); }
 
 PN_INTERNAL uint64_t pn_govern_room(pn_engine *e, uint32_t resource, bool alone)
 {
-    return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_room(e, alone);
+    return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_room(e, alone, govern_lent(e));
+}
+
+PN_INTERNAL uint64_t pn_govern_room_free(pn_engine *e, bool alone) { return govern_room(e, alone, 0); }
+
+PN_INTERNAL void pn_govern_spare(pn_engine *e, uint64_t filling, uint64_t *spare, uint64_t *missing)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    if (govern_now(g) - g->sample.t > govern_fresh)
+        govern_read(e);
+    uint64_t read = govern_since(e, g->sample.soft), least = PN_MAX(govern_reserve(g, false), pn_pressure_threshold(&g->pressure[0], PN_LEVEL_WATCH));
+    uint64_t mark = least + least / 10;
+    uint64_t is = govern_capped(e, read == UINT64_MAX ? read : pn_sub_sat(read, filling));
+    bool known = is != UINT64_MAX, ok = g->level[0] == PN_LEVEL_OK;
+    is = pn_sub_sat(is, atomic_load(&e->floor_owed));
+    *spare = known && ok ? pn_sub_sat(is, mark) : 0;
+    *missing = !ok ? UINT64_MAX : known && is < least ? mark - is : 0;
+    pn_mutex_unlock(&g->lock);
 }
 
 /* Sequences, promises and what is kept of old ones. */
@@ -76428,14 +76514,14 @@ PN_INTERNAL uint64_t pn_govern_room_alone(pn_engine *e, uint32_t resource)
 {
     if (resource)
         return e->dies[resource - 1].sim.bytes;
-    uint64_t room = govern_room(e, true);
+    uint64_t room = pn_govern_room(e, 0, true);
     return room == UINT64_MAX ? room : room + govern_passing(e);
 }
 
 PN_INTERNAL uint64_t pn_govern_room_unpressured(pn_engine *e)
 {
     pn_governor *g = &e->govern;
-    uint64_t stays = pn_sub_sat(atomic_load(&e->ledger.total), govern_passing(e)), limit = govern_limit(e);
+    uint64_t stays = pn_sub_sat(atomic_load(&e->ledger.total), govern_passing(e) + govern_lent(e)), limit = govern_limit(e);
     pn_mutex_lock(&g->lock);
     uint64_t room = g->sample.budget ? pn_sub_sat(g->sample.budget, govern_reserve(g, true) + atomic_load(&e->ledger.used[PN_ACCT_WEIGHTS_MAP]) + stays)
                                      : UINT64_MAX;
@@ -76548,7 +76634,7 @@ static void govern_look(pn_engine *e, double now, bool active)
         changed[r] = govern_has(e, r) && govern_feed(e, r, now, active, &from[r]);
         why[r] = g->pressure[r].why;
     }
-    g->due = now + pn_pressure_due(&g->pressure[0], now);
+    g->due = now + PN_MIN(pn_pressure_due(&g->pressure[0], now), govern_lent(e) ? govern_lending : INFINITY);
     atomic_store(&g->worst, govern_worst(g));
     g->was_short = g->was_short || g->level[0] > PN_LEVEL_OK;
     g->idle_since = active ? -1 : g->idle_since < 0 ? now : g->idle_since;
@@ -76629,18 +76715,19 @@ static bool govern_enter(pn_governor *g, bool enter)
     return ok;
 }
 
-/* share: of the time since the last slice, at most. */
-static void govern_climb(pn_engine *e, double now, double share)
+/* fresh: memory has been read; else it goes on, for a share of the time since the last slice. */
+static void govern_climb(pn_engine *e, double now, bool fresh)
 {
     pn_governor *g = &e->govern;
     if (!govern_enter(g, true))
         return;
-    double slice = PN_MIN(govern_slice, share * (pn_os_now() - g->climbed));
+    double slice = fresh ? govern_slice : PN_MIN(govern_slice, govern_share * (pn_os_now() - g->climbed));
+    bool lends = pn_lend_keep(e, now, fresh, pn_os_now() + slice);
     for (uint32_t r = 0; r < g->n; r++)
         if (govern_has(e, r))
             govern_move(e, r, now, pn_os_now() + slice);
     g->climbed = pn_os_now();
-    atomic_store(&g->goes_on, pn_ladder_goes_on(&g->ladder));
+    atomic_store(&g->goes_on, lends || pn_ladder_goes_on(&g->ladder));
     govern_enter(g, false);
 }
 
@@ -76679,13 +76766,13 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
     pn_mutex_unlock(&g->lock);
     if (!due) {
         if (atomic_load(&g->goes_on))
-            govern_climb(e, now, govern_share);
+            govern_climb(e, now, false);
         if (atomic_load(&g->returning))
             govern_resume(e, active ? govern_share : 1e9);
         return;
     }
     govern_look(e, now, active);
-    govern_climb(e, now, 1e9);
+    govern_climb(e, now, true);
     govern_refill(e);
     govern_resume(e, 1e9);
 }
@@ -76785,6 +76872,7 @@ PN_API pn_status pn_mem_get(pn_engine *e, uint32_t resource, pn_mem_state *out)
     out->tight = pn_pressure_threshold(p, PN_LEVEL_TIGHT);
     out->critical = pn_pressure_threshold(p, PN_LEVEL_CRITICAL);
     if (!resource) {
+        out->lent = govern_lent(e);
         out->stall = g->stall;
         out->refault_rate = g->refault_rate;
         out->refault_bytes = g->sample.known & PN_HOST_REFAULT ? g->sample.refault : 0;
@@ -76825,7 +76913,7 @@ PN_API pn_status pn_mem_limit(pn_engine *e, int64_t soft, int64_t hard, pn_err *
     if (hard > 0) {
         uint64_t used = atomic_load(&e->ledger.total), limit = (uint64_t)hard;
         if (used > limit)
-            pn_cache_give_all(e, used - limit);
+            pn_mem_release(e, used - limit, NULL);
         used = atomic_load(&e->ledger.total);
         if (used > limit)
             return pn_fail(err, PN_E_BUDGET, "a limit of %" PRIu64 " bytes: %" PRIu64 " are in use", limit, used);
@@ -76836,7 +76924,7 @@ PN_API pn_status pn_mem_limit(pn_engine *e, int64_t soft, int64_t hard, pn_err *
         atomic_store(&e->ledger.soft, (uint64_t)soft);
     uint64_t over = pn_sub_sat(atomic_load(&e->ledger.total), soft > 0 ? (uint64_t)soft : UINT64_MAX);
     if (over)
-        pn_cache_give_all(e, over);
+        pn_mem_release(e, over, NULL);
     return PN_OK;
 }
 
@@ -76854,7 +76942,8 @@ PN_API uint64_t pn_mem_highwater(pn_engine *e, int reset)
 
 PN_API void pn_mem_release(pn_engine *e, uint64_t want, uint64_t *freed)
 {
-    uint64_t n = pn_cache_give_all(e, want);
+    uint64_t n = pn_lend_back(e, want, false);
+    n += n < want ? pn_cache_give_all(e, want - n) : 0;
     if (freed)
         *freed = n;
 }
@@ -76875,7 +76964,7 @@ PN_API void pn_mem_poll(pn_engine *e)
 {
     double now = govern_now(&e->govern);
     govern_look(e, now, true);
-    govern_climb(e, now, 1e9);
+    govern_climb(e, now, true);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -77647,7 +77736,7 @@ PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
  *     13  mapped weights are streamed; of streamed ones fewer are pinned
  *     16  nothing is pinned, experts at their least
  *
- * Undoing 13 pins a twentieth of the weights at a time; when all of them would be pinned they are mapped again.  All
+ * Undoing 13 keeps a twentieth of the weights more at a time; when all of them would be pinned they are mapped again.  All
  * of this machine's memory: a die's own holds copies (pn_die_upload), so there is nothing to gain on resource 1 + i.
  *
  * All of it is done in slices, the smallest of which is a span, an expert, a few MiB of page cache; and none of it reads: what
@@ -77655,6 +77744,7 @@ PN_INTERNAL void pn_rungs_probe(pn_engine *e, uint64_t news)
  * model's dies are: nobody computes with it meanwhile.
  */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_lend.h */
 /* includes engine/pn_rungs.h */
 /* includes engine/pn_sched.h */
 
@@ -77870,21 +77960,39 @@ static uint64_t rung_weights_held(pn_model *m, uint64_t want)
 {
     (void)want;
     if (rung_streams(m))
-        return rung_info(m).pinned_bytes;
+        return m->pin_kept;
     return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes + rung_info(m).pinned_bytes, m->stage_bytes) : 0;
 }
 
-/* With all dies. */
-static uint64_t rung_pin_to(pn_model *m, uint64_t bytes, double deadline, bool *more)
+/* Fewer are kept.  What is lent goes first, and gives nothing: it counted as free. */
+static uint64_t rung_keep_less(pn_model *m, uint64_t bytes, double deadline, bool *more)
 {
-    bool done;
+    bool done = true;
+    uint64_t before = m->pin_kept;
+    if (atomic_load(&m->lent))
+        (void)pn_lend_shrink(m, UINT64_MAX, deadline);
+    *more = *more || atomic_load(&m->lent);
+    if (atomic_load(&m->lent))
+        return 0;
     pn_model_take(m);
-    uint64_t before = rung_info(m).pinned_bytes;
-    pn_status st = pn_residency_repin(&m->store, bytes, deadline, &done, NULL);
-    uint64_t after = rung_info(m).pinned_bytes;
+    (void)pn_residency_repin(&m->store, bytes, deadline, &done, NULL);
+    m->pin_kept = rung_info(m).pinned_bytes;
+    pn_lend_note(m);
+    pn_model_give(m);
+    *more = *more || !done;
+    return pn_sub_sat(before, m->pin_kept);
+}
+
+/* More are: of those that were lent, then others. */
+static void rung_keep_more(pn_model *m, uint64_t bytes, double deadline, bool *more)
+{
+    bool done = true;
+    pn_model_take(m);
+    pn_status st = rung_info(m).pinned_bytes < bytes ? pn_residency_repin(&m->store, bytes, deadline, &done, NULL) : PN_OK;
+    m->pin_kept = PN_MIN(bytes, rung_info(m).pinned_bytes);
+    pn_lend_note(m);
     pn_model_give(m);
     *more = *more || (!st && !done);
-    return before > after ? before - after : after - before;
 }
 
 /* What the model's weights take, the page cache of mapped ones with them. */
@@ -77915,7 +78023,7 @@ static uint64_t rung_weights_shrink(pn_model *m, uint64_t want, double deadline,
     m->pin_goal = 0;
     if (!rung_streams(m))
         return rung_stream(m, deadline, more);
-    return rung_pin_to(m, pn_sub_sat(held, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS)), deadline, more);
+    return rung_keep_less(m, pn_sub_sat(held, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS)), deadline, more);
 }
 
 static uint64_t rung_weights_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_weights_held); }
@@ -77935,7 +78043,7 @@ static uint64_t rung_weights_missing(pn_model *m, uint64_t want)
     if (!m->store.stream || !m->was_mapped)
         return 0;
     pn_residency_info i = rung_info(m);
-    uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, rest = pn_sub_sat(m->desc.weight_bytes, i.pinned_bytes);
+    uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, rest = pn_sub_sat(m->desc.weight_bytes, m->pin_kept);
     return rest <= 2 * step ? pn_sub_sat(rest, i.ring_bytes + i.expert_bytes) + 1 : step;
 }
 
@@ -77955,18 +78063,18 @@ static uint64_t rung_weights_grow(pn_model *m, uint64_t want, double deadline, b
 {
     if (!rung_weights_missing(m, want))
         return 0;
-    uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, pinned = rung_info(m).pinned_bytes;
+    uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, kept = m->pin_kept;
     const pn_model_params p = {.residency = PN_RESIDENCY_MAP};
     bool done, goes_on = false;
-    if (!rung_streams(m) || pn_sub_sat(m->desc.weight_bytes, pinned) <= 2 * step) {
+    if (!rung_streams(m) || pn_sub_sat(m->desc.weight_bytes, kept) <= 2 * step) {
         pn_status st = pn_model_convert(m, &p, deadline, &done, NULL);
         *more = *more || (!st && !done);
         return 0;
     }
     uint64_t room = pn_sub_sat(rung_spare(m->engine), pn_residency_filling(&m->store));
     if (!m->pin_goal)           /* the ladder has looked that there is room for a step */
-        m->pin_goal = pinned + PN_MAX(step, PN_MIN(room, m->desc.weight_bytes - pinned));
-    (void)rung_pin_to(m, m->pin_goal, deadline, &goes_on);
+        m->pin_goal = kept + PN_MAX(step, PN_MIN(room, m->desc.weight_bytes - kept));
+    rung_keep_more(m, m->pin_goal, deadline, &goes_on);
     rung_goal_after(&m->pin_goal, goes_on, more);
     return 0;
 }
@@ -77987,7 +78095,7 @@ static uint64_t rung_least_shrink(pn_model *m, uint64_t want, double deadline, b
 {
     if (!rung_streams(m))
         return 0;
-    if (rung_info(m).pinned_bytes)
+    if (m->pin_kept)
         return rung_weights_shrink(m, want, deadline, more);
     if (!rung_experts_held(m, want))
         return 0;
@@ -78018,6 +78126,181 @@ PN_INTERNAL void pn_rungs_add_weights(pn_engine *e)
 }
 #endif
 
+/* ---- Begin engine/pn_lend.c ---- */
+#ifndef PN_DROP_ENGINE_PN_LEND_C
+#define PN_DROP_ENGINE_PN_LEND_C
+/* SPDX-License-Identifier: AGPL-3.0-only */
+/* includes engine/pn_lend.h */
+
+#include <math.h>
+
+/* includes engine/pn_fit.h */
+
+static const double lend_rest = 10;         /* seconds: memory sheet 7 rule 4 */
+static const double lend_slice = 0.01;      /* of one thread's, for which others wait */
+
+enum {
+    LEND_WAITS = 100,           /* slices without a byte: what is to go is being read, and the disk may be gone */
+    LEND_WORTH = 50             /* less than a fiftieth of a model is not worth moving */
+};
+
+static uint64_t lend_pinned(const pn_model *m) { return m->store.stream && !m->store.leaving ? m->store.stream->ring.pinned_bytes : 0; }
+
+static void lend_is(pn_model *m, uint64_t lent)
+{
+    uint64_t was = atomic_exchange(&m->lent, lent);
+    atomic_fetch_add(&m->engine->lent, lent - was);     /* or less: it wraps */
+}
+
+/* Of one conversation in steps as usual: what will be asked for first. */
+static uint64_t lend_first_turn(const pn_model *m)
+{
+    const pn_desc *d = &m->desc;
+    pn_session_need n;
+    uint32_t n_ctx = PN_MIN((uint32_t)PN_FIT_CTX, d->n_ctx_train), type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
+    pn_status st = pn_session_needs(d, n_ctx, PN_MIN((uint32_t)ENGINE_DEFAULT_BATCH, n_ctx), m->engine->n_threads, type, m->exact, &n, NULL);
+    return st ? UINT64_MAX : n.kv_bytes + n.state_bytes + n.work_bytes + n.misc_bytes;
+}
+
+PN_INTERNAL pn_status pn_lend_open(pn_model *m, pn_err *err)
+{
+    uint64_t spare, missing;
+    bool done;
+    m->pin_kept = lend_pinned(m);
+    if (!m->lends || !m->store.stream)
+        return PN_OK;
+    pn_govern_spare(m->engine, 0, &spare, &missing);
+    spare = pn_sub_sat(spare, lend_first_turn(m));
+    (void)pn_residency_repin(&m->store, m->pin_kept + spare, INFINITY, &done, NULL);    /* as much as there is */
+    return pn_stream_prime(m->store.stream, err);
+}
+
+PN_INTERNAL void pn_lend_note(pn_model *m) { lend_is(m, m->lends ? pn_sub_sat(lend_pinned(m), m->pin_kept) : 0); }
+
+PN_INTERNAL void pn_lend_close(pn_model *m)
+{
+    m->lends = false;
+    lend_is(m, 0);
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Back
+ * ------------------------------------------------------------------------------------------ */
+
+/* With the model's dies.  Counted as gone before it is free: nobody takes the same bytes twice. */
+static uint64_t lend_shrink(pn_model *m, uint64_t want, double deadline)
+{
+    uint64_t before = lend_pinned(m), left = pn_sub_sat(atomic_load(&m->lent), want);
+    bool done;
+    lend_is(m, left);
+    (void)pn_residency_repin(&m->store, m->pin_kept + left, deadline, &done, NULL);
+    pn_lend_note(m);
+    atomic_store(&m->engine->lend_taken, true);
+    return before - lend_pinned(m);
+}
+
+PN_INTERNAL uint64_t pn_lend_shrink(pn_model *m, uint64_t want, double deadline)
+{
+    pn_model_take(m);
+    uint64_t given = atomic_load(&m->lent) ? lend_shrink(m, want, deadline) : 0;
+    pn_model_give(m);
+    return given;
+}
+
+static pn_model *lend_first(const pn_engine *e)
+{
+    pn_model *m = e->models;
+    while (m && !atomic_load(&m->lent))
+        m = m->next;
+    return m;
+}
+
+/* Of one model.  *busy: a die that somebody has, or NULL. */
+static uint64_t lend_back_some(pn_engine *e, uint64_t want, pn_die **busy)
+{
+    uint64_t given = 0;
+    pn_mutex_lock(&e->models_lock);
+    pn_model *m = lend_first(e);
+    *busy = m ? pn_model_try(m, NULL) : NULL;
+    if (m && !*busy) {
+        given = lend_shrink(m, want, pn_os_now() + lend_slice);
+        if (!given)                             /* the last one is being read */
+            pn_residency_wait(&m->store, pn_os_now() + lend_slice);
+        pn_model_give(m);
+    }
+    pn_mutex_unlock(&e->models_lock);
+    return given;
+}
+
+PN_INTERNAL uint64_t pn_lend_back(pn_engine *e, uint64_t want, bool patient)
+{
+    uint64_t given = 0;
+    pn_die *busy = NULL;
+    for (uint32_t waits = 0; given < want && waits < LEND_WAITS && atomic_load(&e->lent) && (patient || !busy);) {
+        uint64_t some = lend_back_some(e, want - given, &busy);
+        given += some;
+        waits += !some && !busy;
+        if (busy && patient)
+            pn_die_wait(busy);
+    }
+    return given;
+}
+
+/* ------------------------------------------------------------------------------------------
+ * Between steps
+ * ------------------------------------------------------------------------------------------ */
+
+/* Bytes that are pinned already and not read yet: no reading shows that they are taken. */
+static uint64_t lend_filling(const pn_engine *e)
+{
+    uint64_t n = 0;
+    for (pn_model *m = e->models; m; m = m->next)
+        n += m->n_dies ? pn_residency_filling(&m->store) : 0;
+    return n;
+}
+
+static bool lend_may_grow(const pn_model *m, uint64_t spare)
+{
+    if (!m->lends || !m->store.stream || m->store.leaving || m->store.next || m->dies[0]->simulated)
+        return false;
+    const pn_ring *g = &m->store.stream->ring;
+    return g->n_pinned < g->n_spans && spare >= m->desc.weight_bytes / LEND_WORTH;
+}
+
+static void lend_grow(pn_model *m, uint64_t spare, double deadline)
+{
+    bool done;
+    pn_model_take(m);
+    pn_status st = pn_residency_repin(&m->store, pn_add_sat(lend_pinned(m), spare), deadline, &done, NULL);
+    pn_lend_note(m);
+    pn_model_give(m);
+    if (st)
+        atomic_store(&m->engine->lend_taken, true);
+}
+
+PN_INTERNAL bool pn_lend_keep(pn_engine *e, double now, bool fresh, double deadline)
+{
+    bool more = false;
+    uint64_t spare, missing;
+    pn_mutex_lock(&e->models_lock);
+    pn_govern_spare(e, lend_filling(e), &spare, &missing);
+    for (pn_model *m = e->models; m && missing; m = m->next) {
+        uint64_t given = atomic_load(&m->lent) ? pn_lend_shrink(m, missing, deadline) : 0;
+        missing = pn_sub_sat(missing, given);
+        more = more || (missing && atomic_load(&m->lent));
+    }
+    if (atomic_exchange(&e->lend_taken, false))
+        e->lend_again = now + lend_rest;
+    for (pn_model *m = e->models; m && fresh && spare && now >= e->lend_again && !atomic_load(&e->n_loading); m = m->next)
+        if (lend_may_grow(m, spare)) {
+            lend_grow(m, spare, deadline);
+            break;
+        }
+    pn_mutex_unlock(&e->models_lock);
+    return more;
+}
+#endif
+
 /* ---- Begin engine/pn_admit.c ---- */
 #ifndef PN_DROP_ENGINE_PN_ADMIT_C
 #define PN_DROP_ENGINE_PN_ADMIT_C
@@ -78034,6 +78317,7 @@ PN_INTERNAL void pn_rungs_add_weights(pn_engine *e)
  * and go when they are in the way.
  */
 /* includes engine/pn_cache.h */
+/* includes engine/pn_lend.h */
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -78065,14 +78349,17 @@ PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
 
 static bool admit_place_has(const pn_model *m, admit_place at, bool alone, uint64_t whole, uint64_t need, pn_lack *lack)
 {
-    uint64_t now = at.die ? pn_die_free_bytes(m->dies[at.die != m->dies[0]]) : pn_govern_room(m->engine, 0, alone);
+    uint64_t now = at.die ? pn_die_free_bytes(m->dies[at.die != m->dies[0]]) : pn_govern_room_free(m->engine, alone);
     if (whole <= now)
         return true;
-    uint64_t cached = admit_droppable(m, at);
-    *lack = (pn_lack){.need = need, .available = now + cached, .resource = at.resource};
+    uint64_t with_lent = at.die ? now : pn_govern_room(m->engine, 0, alone), cached = admit_droppable(m, at);
+    *lack = (pn_lack){.need = need, .available = PN_MAX(now, with_lent) + cached, .resource = at.resource};
     if (at.die)
         snprintf(lack->where, sizeof lack->where, " on die %" PRIu32 ", which has %" PRIu64, at.die->index, at.die->sim.bytes);
     if (whole > lack->available)
+        return false;
+    lack->lent = need > now && with_lent > now ? need - now : 0;
+    if (lack->lent)
         return false;
     if (need > now)
         lack->available = now + (at.die ? pn_cache_give(m->dies[0], need - now) : pn_cache_give_all(m->engine, need - now));
@@ -78085,6 +78372,15 @@ PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *who
     bool room = admit_place_has(m, (admit_place){NULL, 0}, alone, whole->all, need->all, lack);
     for (uint32_t i = 0; i < m->n_dies && room; i++)
         room = admit_place_has(m, admit_die(m, i), alone, whole->die[i], need->die[i], lack);
+    return room;
+}
+
+PN_INTERNAL bool pn_model_make_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack)
+{
+    bool room;
+    do
+        room = pn_model_room(m, alone, whole, need, lack);
+    while (!room && lack->lent && pn_lend_back(m->engine, lack->lent, true));
     return room;
 }
 
@@ -78389,22 +78685,35 @@ static bool admit_with_floor(pn_session *s, uint32_t n, pn_need *need, pn_lack *
     return ok;
 }
 
-PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
+/* Beside what is lent, or with the floor; lack->lent: not without giving some of it back. */
+static bool admit_turn(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
 {
     pn_engine *e = s->model->engine;
-    uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
-    pn_need need = {0};
-    pn_lack lack = {0};
+    *need = (pn_need){0};
+    *lack = (pn_lack){0};
     pn_mutex_lock(&e->admit_lock);
-    bool ok = admit_take(s, n, &need, &lack) || admit_with_floor(s, n, &need, &lack);
+    bool ok = admit_take(s, n, need, lack) || (!lack->lent && admit_with_floor(s, n, need, lack));
     if (ok) {
         s->budget.size = 0;
         atomic_fetch_add(&e->govern.n_admitted, s->in_turn ? 0u : 1u);
         atomic_fetch_add(&e->n_turns, s->in_turn ? 0u : 1u);
         s->in_turn = true;
     } else
-        admit_note(s, n, &lack);
+        admit_note(s, n, lack);
     pn_mutex_unlock(&e->admit_lock);
+    return ok;
+}
+
+PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
+{
+    pn_engine *e = s->model->engine;
+    uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
+    pn_need need;
+    pn_lack lack;
+    bool ok;
+    do
+        ok = admit_turn(s, n, &need, &lack);
+    while (!ok && lack.lent && pn_lend_back(e, lack.lent, true));
     if (ok)
         return PN_OK;
     atomic_fetch_add(s->budget.retryable ? &e->govern.n_busy : &e->govern.n_refused, 1u);
@@ -79718,7 +80027,7 @@ static pn_status plan_available(pn_engine *e, const pn_plan_params *p, const pn_
     if (mem.limit && (*out == 0 || left < *out))
         *out = left;
     if (*out)
-        *out += pn_cache_droppable_all(e);
+        *out += pn_cache_droppable_all(e) + atomic_load(&e->lent);
     uint64_t there = 0;
     for (uint32_t i = 0; i < n; i++)
         there += dies[i]->simulated ? pn_die_free_bytes(dies[i]) + pn_cache_droppable(dies[i]) : 0;
@@ -80159,6 +80468,7 @@ PN_INTERNAL pn_status pn_folder_put_vocab(pn_gguf_writer *w, pn_engine *e, const
  */
 /* includes engine/pn_cache.h */
 /* includes engine/pn_fit.h */
+/* includes engine/pn_lend.h */
 /* includes engine/pn_retype.h */
 /* includes engine/pn_tier.h */
 
@@ -80298,6 +80608,17 @@ PN_INTERNAL void pn_model_take(const pn_model *m)
     bool turned = m->n_dies > 1 && m->dies[0]->index > m->dies[1]->index;
     for (uint32_t i = 0; i < m->n_dies; i++)
         pn_die_take(m->dies[turned ? m->n_dies - 1 - i : i]);
+}
+
+PN_INTERNAL pn_die *pn_model_try(const pn_model *m, struct pn_sched *q)
+{
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        if (!pn_die_try(m->dies[i], q)) {
+            while (i--)
+                pn_die_give(m->dies[i]);
+            return m->dies[i + 1];
+        }
+    return NULL;
 }
 
 PN_INTERNAL void pn_model_give(const pn_model *m)
@@ -80586,11 +80907,13 @@ static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, 
     pn_residency_params rp = {.n_plans = 0};
     pn_model_params as = *wanted, *p = &as;
     pn_status st = model_choose_residency(m, p, err);
+    (void)pn_lend_back(m->engine, UINT64_MAX, true);
     if (!st)
         st = model_residency_params(m, p, plans, &rp, err);
     if (!st)
         st = model_open_store(m, &rp, err);
     model_free_plans(m, plans, rp.n_plans);
+    m->lends = wanted->residency != PN_RESIDENCY_STREAM && !wanted->pin_bytes;
     if (!st)
         model_note_map(m);
     if (!st && m->mapped_bytes) {
@@ -80609,10 +80932,13 @@ PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, do
     pn_status st = begins ? model_residency_params(m, p, plans, &rp, err) : PN_OK;
     pn_model_unpark(m);
     *done = true;
+    if (begins && p->residency == PN_RESIDENCY_STREAM)
+        m->pin_kept = p->pin_bytes;
     if (!st)
         st = pn_residency_convert(&m->store, &rp, deadline, done, err);
     m->was_mapped = m->was_mapped || m->mapped_bytes;
     model_note_map(m);
+    pn_lend_note(m);
     pn_model_give(m);
     model_free_plans(m, plans, rp.n_plans);
     return st;
@@ -80698,6 +81024,7 @@ static void model_list(pn_model *m)
     m->listed = true;
     m->next = e->models;
     e->models = m;
+    pn_lend_note(m);
     pn_mutex_unlock(&e->models_lock);
     atomic_fetch_add(&e->n_models, 1);
 }
@@ -80718,14 +81045,19 @@ static void model_unlist(pn_model *m)
 
 static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *p, pn_model **out, pn_err *err)
 {
+    pn_engine *e = m->engine;
     m->exact = p->exact != 0;
     m->vocab_only = p->vocab_only != 0;
     if (!st && !m->vocab_only)
         st = pn_engine_find_dies(m->engine, p->dies, p->n_dies, m->dies, &m->n_dies, err);
+    atomic_fetch_add(&e->n_loading, 1u);
     if (!st)
         st = model_open(m, p, err);
     if (!st && !m->vocab_only && p->floor_tokens)
         st = model_open_floor(m, p->floor_tokens, err);
+    if (!st && !m->vocab_only)
+        st = pn_lend_open(m, err);
+    atomic_fetch_sub(&e->n_loading, 1u);
     if (st) {
         pn_model_free(m);
         return st;
@@ -80777,6 +81109,7 @@ PN_API void pn_model_free(pn_model *m)
     if (!m)
         return;
     model_unlist(m);
+    pn_lend_close(m);
     atomic_store(&m->closing, true);
     while (atomic_load(&m->probing))
         pn_thread_yield();
@@ -80818,6 +81151,7 @@ PN_API void pn_model_residency(pn_model *m, pn_residency_info *out)
     else
         pn_residency_report(&m->store, out);
     out->mapped_bytes = atomic_load(&m->parked) ? 0 : m->mapped_bytes;
+    out->lent_bytes = atomic_load(&m->lent);
 }
 
 PN_API const pn_file *pn_model_file(const pn_model *m) { return &m->file; }
@@ -80968,6 +81302,8 @@ PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_
 #define PN_DROP_ENGINE_PN_TIER_C
 /* SPDX-License-Identifier: AGPL-3.0-only */
 /* includes engine/pn_tier.h */
+
+/* includes engine/pn_lend.h */
 
 enum { TIER_PAGE = PN_KV_PAGE_TOKENS };
 
@@ -81179,11 +81515,24 @@ static bool tier_step(const tier_way *w, uint32_t i, uint32_t needs, pn_prefix_n
     return ok;
 }
 
+/* Of keys and values in pages that are on disk only. */
+static uint64_t tier_bytes(const tier_way *w, uint32_t depth)
+{
+    const pn_state_spec *spec = w->s->kv.spec;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < depth; i++)
+        for (uint32_t g = 0; g < spec->n_groups; g++)
+            sum += (tier_needs(spec, i, depth) & ~w->page[i].have) >> g & 1 ? pn_kv_page_cost(spec, g, w->s->kv_type) : 0;
+    return sum;
+}
+
 static void tier_bring(const tier_way *w, uint32_t depth)
 {
+    pn_engine *e = w->s->model->engine;
     pn_cache *c = &pn_session_die(w->s)->cache;
     pn_prefix_node *at = NULL;
     pn_prefix_stats st;
+    (void)pn_lend_back(e, pn_sub_sat(tier_bytes(w, depth), pn_govern_room_free(e, false)), true);
     uint64_t available = pn_model_available(w->s->model);
     pn_mutex_lock(&c->lock);
     uint64_t tick = ++c->tick;
@@ -81279,6 +81628,7 @@ PN_INTERNAL pn_rung_state pn_tier_apply(void *engine, uint32_t resource, uint64_
 /* includes engine/pn_park.h */
 
 /* includes engine/pn_cache.h */
+/* includes engine/pn_lend.h */
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -81551,17 +81901,27 @@ static bool park_take(pn_session *s)
     return ok;
 }
 
-static pn_status park_admit(pn_session *s, pn_err *err)
+static bool park_admit_now(pn_session *s, const pn_need *need, pn_lack *lack)
 {
     pn_engine *e = s->model->engine;
-    const pn_need need = park_need(s);
-    pn_lack lack = {0};
+    *lack = (pn_lack){0};
     pn_mutex_lock(&e->admit_lock);
-    bool room = pn_model_room(s->model, atomic_load(&e->n_turns) == 0, &need, &need, &lack);
-    bool ok = room && (park_take(s) || (pn_cache_give_all(e, need.all) && park_take(s)));
+    bool room = pn_model_room(s->model, atomic_load(&e->n_turns) == 0, need, need, lack);
+    bool ok = room && (park_take(s) || (pn_cache_give_all(e, need->all) && park_take(s)));
     s->in_turn = ok && s->parked->in_turn;
     atomic_fetch_add(&e->n_turns, s->in_turn ? 1u : 0u);
     pn_mutex_unlock(&e->admit_lock);
+    return ok;
+}
+
+static pn_status park_admit(pn_session *s, pn_err *err)
+{
+    const pn_need need = park_need(s);
+    pn_lack lack;
+    bool ok;
+    do
+        ok = park_admit_now(s, &need, &lack);
+    while (!ok && lack.lent && pn_lend_back(s->model->engine, lack.lent, true));
     return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "the session's keys and values need %" PRIu64 " bytes, %" PRIu64 " are available%s", lack.need,
                                 lack.available, lack.where);
 }
@@ -82103,7 +82463,7 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
         bool little = p->by_turn && !session_grows(s) && need.all <= SESSION_LITTLE;    /* its turns ask for what counts */
-        if ((little && !smaller) || pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
+        if ((little && !smaller) || pn_model_make_room(m, true, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
         if (!smaller && !session_fewer_rows(s, p))
             break;
@@ -82611,7 +82971,7 @@ static pn_status embed_open(pn_session *s, pn_err *err)
     pn_status st = pn_embed_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->n_threads, m->exact, work, &need, err);
     if (st)
         return st;
-    if (!pn_model_room(m, true, &need, &need, &lack))
+    if (!pn_model_make_room(m, true, &need, &need, &lack))
         return pn_fail(err, PN_E_BUDGET, "embeddings in steps of %" PRIu32 " tokens need %" PRIu64 " bytes, %" PRIu64
                        " are available%s", s->n_batch, lack.need, lack.available, lack.where);
     pn_embed *e = s->embed = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *e);
@@ -84139,18 +84499,6 @@ PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready)
  * Running it
  * ------------------------------------------------------------------------------------------ */
 
-/* All dies that a step of m needs, or none: then the one that was busy. */
-static pn_die *sched_claim(pn_sched *q, const pn_model *m)
-{
-    for (uint32_t i = 0; i < m->n_dies; i++)
-        if (!pn_die_try(m->dies[i], q)) {
-            while (i--)
-                pn_die_give(m->dies[i]);
-            return m->dies[i + 1];
-        }
-    return NULL;
-}
-
 /* The next part of the step, on its die. */
 static void sched_submit_part(pn_sched *q)
 {
@@ -84367,7 +84715,7 @@ static pn_die *sched_begin(pn_sched *q)
     q->n_runs = q->n_rows = q->n_outs = 0;
     q->st = PN_OK;
     pn_job *first = pn_sched_first(q);
-    pn_die *busy = first ? sched_claim(q, first->s->model) : NULL;
+    pn_die *busy = first ? pn_model_try(first->s->model, q) : NULL;
     pn_session *wide = first && !busy ? pn_sched_widest(first) : NULL;
     if (wide)
         pn_sched_fill(q, first, pn_session_rows(wide));

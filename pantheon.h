@@ -243,7 +243,7 @@ typedef struct pn_mem_state {
     const char *why;            /* of the last change; static, "" before the first */
     uint64_t budget;            /* most there can ever be: the machine's, every cgroup limit, mem_limit */
     uint64_t hard;              /* what can be taken without being killed */
-    uint64_t soft;              /* what can be taken without losing mapped weights; less what was promised to turns */
+    uint64_t soft;              /* what can be taken without losing mapped weights; less what was promised to turns, with what is lent */
     uint64_t watch, tight, critical;        /* soft below this is that level */
     double stall;               /* share of time that all tasks waited for memory, over the last seconds; < 0: unknown */
     double refault_rate;        /* bytes of page cache a second that were read again after they had been dropped; < 0: unknown */
@@ -252,6 +252,7 @@ typedef struct pn_mem_state {
     /* of resource 0, ever: */
     uint64_t n_admitted, n_busy, n_refused;     /* turns: begun, put off until others have ended, never to fit */
     uint64_t n_failed;          /* requests for memory that failed */
+    uint64_t lent;              /* of resource 0: streamed weights that are pinned as long as nobody needs the memory */
 } pn_mem_state;
 
 /* Resource 0 or 1 + die, as it was sampled last.  PN_E_INVALID: there is no such one.  From any thread, as all of these. */
@@ -296,8 +297,8 @@ PN_API void pn_mem_headroom(pn_engine *e, uint64_t bytes);
 PN_API uint64_t pn_mem_used(pn_engine *e);
 PN_API uint64_t pn_mem_highwater(pn_engine *e, int reset);     /* most ever, or since the last reset */
 
-/* Give back at least `want` bytes now, if caches and idle buffers hold as many: nothing that is in use is touched.  *freed
- * (may be NULL): what came of it. */
+/* Give back at least `want` bytes now, if what is lent (pn_mem_state), caches and idle buffers hold as many: nothing that is in use
+ * is touched.  *freed (may be NULL): what came of it. */
 PN_API void pn_mem_release(pn_engine *e, uint64_t want, uint64_t *freed);
 
 /* The host program knows that memory is short: at least this level for five seconds. */
@@ -568,6 +569,7 @@ typedef struct pn_residency_info {
     double stream_wait_seconds;     /* steps have waited for reads, ever */
     uint64_t mapped_bytes;          /* page cache that mapped weights need; 0: none, or the ladder let it go and nobody has
                                        used the model since */
+    uint64_t lent_bytes;            /* of pinned_bytes: what goes as soon as anybody needs the memory */
 } pn_residency_info;
 
 PN_API void pn_model_residency(pn_model *m, pn_residency_info *out);

@@ -15691,6 +15691,7 @@ static void memory_resources(pn_server *v, pn_str *s)
         memory_rate(s, "stall", r.stall);
         memory_rate(s, "refault_bytes_per_s", r.refault_rate);
         memory_number(s, "oom_kills", r.oom_kills);
+        memory_number(s, "lent", r.lent);
         pn_str_addc(s, '}');
     }
     pn_str_addc(s, ']');
@@ -15862,6 +15863,7 @@ static void memory_weights(pn_server *v, pn_str *s)
 {
     static const struct { const char *name, *type, *help; } families[] = {
         {"pinned_bytes", "gauge", "Streamed models: weights that stay in memory."},
+        {"lent_bytes", "gauge", "Streamed models: of those, what goes as soon as anybody needs the memory."},
         {"disk_bandwidth_bytes", "gauge", "Streamed models: bytes a second that the disk gives."},
         {"expected_tps", "gauge", "Streamed models: tokens a second of one sequence that disk and processor allow."},
         {"stream_bytes_total", "counter", "Streamed models: bytes of weights read."},
@@ -15878,7 +15880,7 @@ static void memory_weights(pn_server *v, pn_str *s)
                     pn_model_residency(r->m, &i);
                 if (i.mode != PN_RESIDENCY_STREAM)
                     continue;
-                const double values[] = {(double)i.pinned_bytes, i.disk_bytes_per_second, i.expected_tps, (double)i.stream_bytes, i.stream_wait_seconds,
+                const double values[] = {(double)i.pinned_bytes, (double)i.lent_bytes, i.disk_bytes_per_second, i.expected_tps, (double)i.stream_bytes, i.stream_wait_seconds,
                                          (double)i.expert_hits, (double)i.expert_misses};
                 pn_str_addf(s, "pantheon_mem_%s{model=\"", families[k].name);
                 pn_metrics_escape(s, m->name, strlen(m->name));
@@ -15984,7 +15986,7 @@ static void relief_bytes(const serve_replica *r, uint64_t out[2])
 {
     pn_residency_info i;
     pn_model_residency(r->m, &i);
-    out[0] = r->plan.vocab_bytes + r->plan.kv_bytes_per_token * r->info.floor_tokens + i.pinned_bytes + i.ring_bytes + i.expert_bytes +
+    out[0] = r->plan.vocab_bytes + r->plan.kv_bytes_per_token * r->info.floor_tokens + i.pinned_bytes - PN_MIN(i.lent_bytes, i.pinned_bytes) + i.ring_bytes + i.expert_bytes +
              (i.mode == PN_RESIDENCY_ANON ? r->info.weight_bytes : 0);
     out[1] = i.mapped_bytes;
 }
@@ -16002,7 +16004,7 @@ static bool relief_limited(pn_engine *e)
     pn_mem_info mem;
     pn_mem_state host;
     pn_engine_memory(e, &mem);
-    return mem.limit && pn_mem_get(e, 0, &host) == PN_OK && mem.limit - PN_MIN(mem.limit, mem.total_used) <= host.soft;
+    return mem.limit && pn_mem_get(e, 0, &host) == PN_OK && mem.limit - PN_MIN(mem.limit, mem.total_used) + host.lent <= host.soft;
 }
 
 static bool relief_rests(const serve_replica *r, uint64_t ms)

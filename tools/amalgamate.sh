@@ -60,7 +60,7 @@ drop_files()
 	model/pn_arch_phi3.c model/pn_arch_gemma.c model/pn_arch_lfm2.c model/pn_arch_list.c
 	store/pn_reads.c store/pn_ring.c store/pn_rows.c store/pn_experts.c store/pn_stream.c store/pn_residency.c store/pn_state.c store/pn_kv.c store/pn_prefix.c store/pn_cold_file.c store/pn_cold.c
 	device/pn_team.c device/pn_cpu_attn.c device/pn_cpu_ops.c device/pn_device_cpu.c device/pn_device_sim.c
-	engine/pn_engine.c engine/pn_govern.c engine/pn_rungs.c engine/pn_smaller.c engine/pn_rungs_kv.c engine/pn_rungs_weights.c engine/pn_admit.c engine/pn_die.c engine/pn_file.c engine/pn_presets.c engine/pn_retype.c engine/pn_fit.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_vocab_folder.c engine/pn_model.c
+	engine/pn_engine.c engine/pn_govern.c engine/pn_rungs.c engine/pn_smaller.c engine/pn_rungs_kv.c engine/pn_rungs_weights.c engine/pn_lend.c engine/pn_admit.c engine/pn_die.c engine/pn_file.c engine/pn_presets.c engine/pn_retype.c engine/pn_fit.c engine/pn_plan_api.c engine/pn_vocab_join.c engine/pn_vocab_folder.c engine/pn_model.c
 	engine/pn_identity.c engine/pn_tier.c engine/pn_park.c engine/pn_cache.c engine/pn_session.c engine/pn_embed.c engine/pn_grammar_api.c engine/pn_constraint.c engine/pn_emit.c engine/pn_sampler_api.c
 	engine/pn_generate.c engine/pn_sched_form.c engine/pn_sched.c engine/pn_sched_aside.c engine/pn_gate_text.c engine/pn_gate.c
 	engine/pn_text_api.c engine/pn_template_api.c engine/pn_output_api.c engine/pn_replay.c

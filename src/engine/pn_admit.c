@@ -11,6 +11,7 @@
  * and go when they are in the way.
  */
 #include "engine/pn_cache.h"
+#include "engine/pn_lend.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -42,14 +43,17 @@ PN_INTERNAL uint64_t pn_model_available(const pn_model *m)
 
 static bool admit_place_has(const pn_model *m, admit_place at, bool alone, uint64_t whole, uint64_t need, pn_lack *lack)
 {
-    uint64_t now = at.die ? pn_die_free_bytes(m->dies[at.die != m->dies[0]]) : pn_govern_room(m->engine, 0, alone);
+    uint64_t now = at.die ? pn_die_free_bytes(m->dies[at.die != m->dies[0]]) : pn_govern_room_free(m->engine, alone);
     if (whole <= now)
         return true;
-    uint64_t cached = admit_droppable(m, at);
-    *lack = (pn_lack){.need = need, .available = now + cached, .resource = at.resource};
+    uint64_t with_lent = at.die ? now : pn_govern_room(m->engine, 0, alone), cached = admit_droppable(m, at);
+    *lack = (pn_lack){.need = need, .available = PN_MAX(now, with_lent) + cached, .resource = at.resource};
     if (at.die)
         snprintf(lack->where, sizeof lack->where, " on die %" PRIu32 ", which has %" PRIu64, at.die->index, at.die->sim.bytes);
     if (whole > lack->available)
+        return false;
+    lack->lent = need > now && with_lent > now ? need - now : 0;
+    if (lack->lent)
         return false;
     if (need > now)
         lack->available = now + (at.die ? pn_cache_give(m->dies[0], need - now) : pn_cache_give_all(m->engine, need - now));
@@ -62,6 +66,15 @@ PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *who
     bool room = admit_place_has(m, (admit_place){NULL, 0}, alone, whole->all, need->all, lack);
     for (uint32_t i = 0; i < m->n_dies && room; i++)
         room = admit_place_has(m, admit_die(m, i), alone, whole->die[i], need->die[i], lack);
+    return room;
+}
+
+PN_INTERNAL bool pn_model_make_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack)
+{
+    bool room;
+    do
+        room = pn_model_room(m, alone, whole, need, lack);
+    while (!room && lack->lent && pn_lend_back(m->engine, lack->lent, true));
     return room;
 }
 
@@ -366,22 +379,35 @@ static bool admit_with_floor(pn_session *s, uint32_t n, pn_need *need, pn_lack *
     return ok;
 }
 
-PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
+/* Beside what is lent, or with the floor; lack->lent: not without giving some of it back. */
+static bool admit_turn(pn_session *s, uint32_t n, pn_need *need, pn_lack *lack)
 {
     pn_engine *e = s->model->engine;
-    uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
-    pn_need need = {0};
-    pn_lack lack = {0};
+    *need = (pn_need){0};
+    *lack = (pn_lack){0};
     pn_mutex_lock(&e->admit_lock);
-    bool ok = admit_take(s, n, &need, &lack) || admit_with_floor(s, n, &need, &lack);
+    bool ok = admit_take(s, n, need, lack) || (!lack->lent && admit_with_floor(s, n, need, lack));
     if (ok) {
         s->budget.size = 0;
         atomic_fetch_add(&e->govern.n_admitted, s->in_turn ? 0u : 1u);
         atomic_fetch_add(&e->n_turns, s->in_turn ? 0u : 1u);
         s->in_turn = true;
     } else
-        admit_note(s, n, &lack);
+        admit_note(s, n, lack);
     pn_mutex_unlock(&e->admit_lock);
+    return ok;
+}
+
+PN_INTERNAL pn_status pn_session_reserve(pn_session *s, uint64_t end, pn_err *err)
+{
+    pn_engine *e = s->model->engine;
+    uint32_t n = (uint32_t)PN_MIN(end, (uint64_t)s->n_ctx);
+    pn_need need;
+    pn_lack lack;
+    bool ok;
+    do
+        ok = admit_turn(s, n, &need, &lack);
+    while (!ok && lack.lent && pn_lend_back(e, lack.lent, true));
     if (ok)
         return PN_OK;
     atomic_fetch_add(s->budget.retryable ? &e->govern.n_busy : &e->govern.n_refused, 1u);

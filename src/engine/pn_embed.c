@@ -75,7 +75,7 @@ static pn_status embed_open(pn_session *s, pn_err *err)
     pn_status st = pn_embed_needs(&m->desc, s->n_ctx, s->n_batch, m->engine->n_threads, m->exact, work, &need, err);
     if (st)
         return st;
-    if (!pn_model_room(m, true, &need, &need, &lack))
+    if (!pn_model_make_room(m, true, &need, &need, &lack))
         return pn_fail(err, PN_E_BUDGET, "embeddings in steps of %" PRIu32 " tokens need %" PRIu64 " bytes, %" PRIu64
                        " are available%s", s->n_batch, lack.need, lack.available, lack.where);
     pn_embed *e = s->embed = pn_mem_calloc(mem, PN_ACCT_MISC, 1, sizeof *e);

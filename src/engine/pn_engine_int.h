@@ -89,6 +89,10 @@ struct pn_engine {
     atomic_uint n_turns;        /* that hold a reserve */
     atomic_ullong floor_bytes;  /* of all models' floors, in PN_ACCT_KV: kept, or of the turn that runs on it */
     atomic_ullong floor_owed;   /* the rest of them: free, and for nobody else */
+    atomic_ullong lent;         /* pinned weights that go as soon as somebody needs the memory (pn_lend.h) */
+    atomic_bool lend_taken;     /* some have gone since the keeper looked; */
+    double lend_again;          /* more are pinned from then on.  Under models_lock */
+    atomic_uint n_loading;      /* models that are being loaded: nothing is lent meanwhile */
     uint32_t kv_least;          /* the smallest type that keys and values may become; F16: none */
     double kv_max_kl, kv_min_top1;      /* 0: the gate's own */
     atomic_uint n_models;
@@ -153,6 +157,9 @@ struct pn_model {
     uint64_t experts_goal, pin_goal;    /* what a step of the ladder that is not over is to come to; 0: none is.  As the one before */
     uint64_t stage_bytes;       /* of mapped weights, if they were streamed: ring and experts; UINT64_MAX: they cannot be */
     bool was_mapped;            /* before the ladder streamed it */
+    bool lends;                 /* nobody asked for so and so many pinned weights: free memory may hold more (pn_lend.h) */
+    uint64_t pin_kept;          /* of the pinned ones, what is not lent; by `busy` of its dies */
+    atomic_ullong lent;         /* its share of the engine's */
     atomic_bool parked;         /* mapped, but nobody has used it since the ladder let its page cache go, */
     atomic_ullong park_at;      /* which has gone up to this byte */
     pn_mutex lock;              /* plans */
@@ -251,6 +258,7 @@ typedef struct pn_need {
 /* What stood in the way: bytes needed, bytes there with all of the cache that can go, and where. */
 typedef struct pn_lack {
     uint64_t need, available;
+    uint64_t lent;              /* bytes that are there once so many have been given back (pn_lend_back); 0: none, or it would not help */
     uint32_t resource;          /* as the governor counts them */
     char where[64];             /* "", or " on die 1, which has 536870912" */
 } pn_lack;
@@ -258,9 +266,11 @@ typedef struct pn_lack {
 /* Bytes that can be taken for a session of m now, wherever it is tightest; UINT64_MAX: nobody knows a limit. */
 PN_INTERNAL uint64_t pn_model_available(const pn_model *m);
 
-/* Would `whole` fit everywhere, the prefix cache counted as free?  Then there is room for `need` of it now, at the
- * cost of the cache if it has to be.  alone: for the only turn there is, or for what somebody wants to keep. */
+/* Would `whole` fit everywhere, the prefix cache and what is lent counted as free?  Then there is room for `need` of it now, at
+ * the cost of those if it has to be.  alone: for the only turn there is, or for what somebody wants to keep. */
 PN_INTERNAL bool pn_model_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack);
+/* The same without a lock held; what is lent is given back for it. */
+PN_INTERNAL bool pn_model_make_room(const pn_model *m, bool alone, const pn_need *whole, const pn_need *need, pn_lack *lack);
 
 /* The session's part in a step of n rows: pages prepared under their lock, snapshots where the cache wants some. */
 PN_INTERNAL pn_run pn_session_run(pn_session *s, uint32_t n);
@@ -304,6 +314,7 @@ PN_INTERNAL void pn_model_unpark(pn_model *m);
 
 /* All dies of the model for one step, and back. */
 PN_INTERNAL void pn_model_take(const pn_model *m);
+PN_INTERNAL pn_die *pn_model_try(const pn_model *m, struct pn_sched *q);       /* all or none: then the one that was busy.  q: as pn_die_try */
 PN_INTERNAL void pn_model_give(const pn_model *m);
 
 /* The dies of this list, checked; for an empty one the die with most bytes free. */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 #include "engine/pn_cache.h"
+#include "engine/pn_lend.h"
 #include "engine/pn_rungs.h"
 #include "engine/pn_sched.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "base/pn_os.h"
@@ -13,6 +15,7 @@ static const double govern_slice = 0.01;        /* seconds on the ladder between
 static const double govern_share = 0.2;         /* where that is between each two, this much of them at most */
 static const double govern_disk = 500e6;        /* bytes a second: what refaults are measured by until a disk has been */
 static const double govern_hint = 5;
+static const double govern_lending = 1;         /* seconds between two looks at most, while something is lent */
 static const double govern_rest = 5;            /* seconds without work before the gate is looked at, */
 static const double govern_rest_short = 30;     /* and while memory is short: what it takes would keep the level up */
 
@@ -28,6 +31,8 @@ static uint64_t govern_promised(const pn_engine *e) { return atomic_load(&e->led
 static uint64_t govern_touched(const pn_engine *e) { return pn_sub_sat(atomic_load(&e->ledger.total), govern_promised(e)); }
 
 static uint64_t govern_limit(const pn_engine *e) { return atomic_load(&e->ledger.limit); }
+
+static uint64_t govern_lent(const pn_engine *e) { return atomic_load(&e->lent); }
 
 /* Growth of a counter a second, or -1. */
 static double govern_rate(const pn_mem_sample *a, const pn_mem_sample *b, uint32_t which, uint64_t from, uint64_t to, double dt)
@@ -78,26 +83,27 @@ static uint64_t govern_reserve(const pn_governor *g, bool alone)
 
 static uint64_t govern_available(const pn_engine *e, uint32_t resource)
 {
-    return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_capped(e, govern_since(e, e->govern.sample.soft));
+    return resource ? pn_die_free_bytes(&e->dies[resource - 1])
+                    : pn_add_sat(govern_capped(e, govern_since(e, e->govern.sample.soft)), govern_lent(e));
 }
 
-/* Of the host, less the reserve; the limit aside. */
-static uint64_t govern_host_room(pn_engine *e, bool alone)
+/* Of the host, less the reserve; the limit aside.  lent: bytes of that to be counted as free. */
+static uint64_t govern_host_room(pn_engine *e, bool alone, uint64_t lent)
 {
     pn_governor *g = &e->govern;
     pn_mutex_lock(&g->lock);
     if (govern_now(g) - g->sample.t > govern_fresh)
         govern_read(e);
     uint64_t room = govern_since(e, g->sample.soft);
-    room = room == UINT64_MAX ? room : pn_sub_sat(room, govern_reserve(g, alone) + atomic_load(&e->floor_owed));
+    room = room == UINT64_MAX ? room : pn_sub_sat(pn_add_sat(room, lent), govern_reserve(g, alone) + atomic_load(&e->floor_owed));
     pn_mutex_unlock(&g->lock);
     return room;
 }
 
-static uint64_t govern_room(pn_engine *e, bool alone)
+static uint64_t govern_room(pn_engine *e, bool alone, uint64_t lent)
 {
-    uint64_t host = govern_host_room(e, alone);
-    return govern_limit(e) ? PN_MIN(host, pn_sub_sat(govern_capped(e, UINT64_MAX), atomic_load(&e->floor_owed))) : host;
+    uint64_t host = govern_host_room(e, alone, lent);
+    return govern_limit(e) ? PN_MIN(host, pn_sub_sat(pn_add_sat(govern_capped(e, UINT64_MAX), lent), atomic_load(&e->floor_owed))) : host;
 }
 
 PN_INTERNAL uint64_t pn_govern_slack(pn_engine *e)
@@ -106,11 +112,29 @@ PN_INTERNAL uint64_t pn_govern_slack(pn_engine *e)
     return govern_limit(e) ? GOVERN_SLACK + buffers : 0;
 }
 
-PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false); }
+PN_INTERNAL uint64_t pn_govern_room_mapped(pn_engine *e) { return govern_host_room(e, false, govern_lent(e)); }
 
 PN_INTERNAL uint64_t pn_govern_room(pn_engine *e, uint32_t resource, bool alone)
 {
-    return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_room(e, alone);
+    return resource ? pn_die_free_bytes(&e->dies[resource - 1]) : govern_room(e, alone, govern_lent(e));
+}
+
+PN_INTERNAL uint64_t pn_govern_room_free(pn_engine *e, bool alone) { return govern_room(e, alone, 0); }
+
+PN_INTERNAL void pn_govern_spare(pn_engine *e, uint64_t filling, uint64_t *spare, uint64_t *missing)
+{
+    pn_governor *g = &e->govern;
+    pn_mutex_lock(&g->lock);
+    if (govern_now(g) - g->sample.t > govern_fresh)
+        govern_read(e);
+    uint64_t read = govern_since(e, g->sample.soft), least = PN_MAX(govern_reserve(g, false), pn_pressure_threshold(&g->pressure[0], PN_LEVEL_WATCH));
+    uint64_t mark = least + least / 10;
+    uint64_t is = govern_capped(e, read == UINT64_MAX ? read : pn_sub_sat(read, filling));
+    bool known = is != UINT64_MAX, ok = g->level[0] == PN_LEVEL_OK;
+    is = pn_sub_sat(is, atomic_load(&e->floor_owed));
+    *spare = known && ok ? pn_sub_sat(is, mark) : 0;
+    *missing = !ok ? UINT64_MAX : known && is < least ? mark - is : 0;
+    pn_mutex_unlock(&g->lock);
 }
 
 /* Sequences, promises and what is kept of old ones. */
@@ -127,14 +151,14 @@ PN_INTERNAL uint64_t pn_govern_room_alone(pn_engine *e, uint32_t resource)
 {
     if (resource)
         return e->dies[resource - 1].sim.bytes;
-    uint64_t room = govern_room(e, true);
+    uint64_t room = pn_govern_room(e, 0, true);
     return room == UINT64_MAX ? room : room + govern_passing(e);
 }
 
 PN_INTERNAL uint64_t pn_govern_room_unpressured(pn_engine *e)
 {
     pn_governor *g = &e->govern;
-    uint64_t stays = pn_sub_sat(atomic_load(&e->ledger.total), govern_passing(e)), limit = govern_limit(e);
+    uint64_t stays = pn_sub_sat(atomic_load(&e->ledger.total), govern_passing(e) + govern_lent(e)), limit = govern_limit(e);
     pn_mutex_lock(&g->lock);
     uint64_t room = g->sample.budget ? pn_sub_sat(g->sample.budget, govern_reserve(g, true) + atomic_load(&e->ledger.used[PN_ACCT_WEIGHTS_MAP]) + stays)
                                      : UINT64_MAX;
@@ -247,7 +271,7 @@ static void govern_look(pn_engine *e, double now, bool active)
         changed[r] = govern_has(e, r) && govern_feed(e, r, now, active, &from[r]);
         why[r] = g->pressure[r].why;
     }
-    g->due = now + pn_pressure_due(&g->pressure[0], now);
+    g->due = now + PN_MIN(pn_pressure_due(&g->pressure[0], now), govern_lent(e) ? govern_lending : INFINITY);
     atomic_store(&g->worst, govern_worst(g));
     g->was_short = g->was_short || g->level[0] > PN_LEVEL_OK;
     g->idle_since = active ? -1 : g->idle_since < 0 ? now : g->idle_since;
@@ -328,18 +352,19 @@ static bool govern_enter(pn_governor *g, bool enter)
     return ok;
 }
 
-/* share: of the time since the last slice, at most. */
-static void govern_climb(pn_engine *e, double now, double share)
+/* fresh: memory has been read; else it goes on, for a share of the time since the last slice. */
+static void govern_climb(pn_engine *e, double now, bool fresh)
 {
     pn_governor *g = &e->govern;
     if (!govern_enter(g, true))
         return;
-    double slice = PN_MIN(govern_slice, share * (pn_os_now() - g->climbed));
+    double slice = fresh ? govern_slice : PN_MIN(govern_slice, govern_share * (pn_os_now() - g->climbed));
+    bool lends = pn_lend_keep(e, now, fresh, pn_os_now() + slice);
     for (uint32_t r = 0; r < g->n; r++)
         if (govern_has(e, r))
             govern_move(e, r, now, pn_os_now() + slice);
     g->climbed = pn_os_now();
-    atomic_store(&g->goes_on, pn_ladder_goes_on(&g->ladder));
+    atomic_store(&g->goes_on, lends || pn_ladder_goes_on(&g->ladder));
     govern_enter(g, false);
 }
 
@@ -378,13 +403,13 @@ PN_INTERNAL void pn_govern_tick(pn_engine *e, bool active)
     pn_mutex_unlock(&g->lock);
     if (!due) {
         if (atomic_load(&g->goes_on))
-            govern_climb(e, now, govern_share);
+            govern_climb(e, now, false);
         if (atomic_load(&g->returning))
             govern_resume(e, active ? govern_share : 1e9);
         return;
     }
     govern_look(e, now, active);
-    govern_climb(e, now, 1e9);
+    govern_climb(e, now, true);
     govern_refill(e);
     govern_resume(e, 1e9);
 }
@@ -484,6 +509,7 @@ PN_API pn_status pn_mem_get(pn_engine *e, uint32_t resource, pn_mem_state *out)
     out->tight = pn_pressure_threshold(p, PN_LEVEL_TIGHT);
     out->critical = pn_pressure_threshold(p, PN_LEVEL_CRITICAL);
     if (!resource) {
+        out->lent = govern_lent(e);
         out->stall = g->stall;
         out->refault_rate = g->refault_rate;
         out->refault_bytes = g->sample.known & PN_HOST_REFAULT ? g->sample.refault : 0;
@@ -524,7 +550,7 @@ PN_API pn_status pn_mem_limit(pn_engine *e, int64_t soft, int64_t hard, pn_err *
     if (hard > 0) {
         uint64_t used = atomic_load(&e->ledger.total), limit = (uint64_t)hard;
         if (used > limit)
-            pn_cache_give_all(e, used - limit);
+            pn_mem_release(e, used - limit, NULL);
         used = atomic_load(&e->ledger.total);
         if (used > limit)
             return pn_fail(err, PN_E_BUDGET, "a limit of %" PRIu64 " bytes: %" PRIu64 " are in use", limit, used);
@@ -535,7 +561,7 @@ PN_API pn_status pn_mem_limit(pn_engine *e, int64_t soft, int64_t hard, pn_err *
         atomic_store(&e->ledger.soft, (uint64_t)soft);
     uint64_t over = pn_sub_sat(atomic_load(&e->ledger.total), soft > 0 ? (uint64_t)soft : UINT64_MAX);
     if (over)
-        pn_cache_give_all(e, over);
+        pn_mem_release(e, over, NULL);
     return PN_OK;
 }
 
@@ -553,7 +579,8 @@ PN_API uint64_t pn_mem_highwater(pn_engine *e, int reset)
 
 PN_API void pn_mem_release(pn_engine *e, uint64_t want, uint64_t *freed)
 {
-    uint64_t n = pn_cache_give_all(e, want);
+    uint64_t n = pn_lend_back(e, want, false);
+    n += n < want ? pn_cache_give_all(e, want - n) : 0;
     if (freed)
         *freed = n;
 }
@@ -574,7 +601,7 @@ PN_API void pn_mem_poll(pn_engine *e)
 {
     double now = govern_now(&e->govern);
     govern_look(e, now, true);
-    govern_climb(e, now, 1e9);
+    govern_climb(e, now, true);
 }
 
 /* ------------------------------------------------------------------------------------------

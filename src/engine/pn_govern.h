@@ -14,7 +14,7 @@
  *     room(host)      = min(soft reading - own growth since - promised - reserve, limit - used)
  *
  * where the reserve is what TIGHT begins at, and for the only turn there is what CRITICAL begins at, unless the caller
- * sets it.  A limit of the caller's is exact and needs no such reserve.
+ * sets it.  A limit of the caller's is exact and needs no such reserve.  What is lent (pn_lend.h) is added to all of them.
  *
  * Threads.  Readings and numbers: any.  The ladder moves on one thread at a time, between steps: the one that steps,
  * or who calls pn_mem_poll().  A rung is called without the lock here; what it locks is said in pn_rungs.c.
@@ -91,6 +91,13 @@ PN_INTERNAL double pn_govern_wait(struct pn_engine *e);
 /* Bytes that may be promised now; UINT64_MAX: nobody knows a limit.  alone: to the only turn.  The host's reading is at
  * most a second old. */
 PN_INTERNAL uint64_t pn_govern_room(struct pn_engine *e, uint32_t resource, bool alone);
+
+/* The host's without what is lent: what can be taken at once. */
+PN_INTERNAL uint64_t pn_govern_room_free(struct pn_engine *e, bool alone);
+
+/* What may be lent beside what is, and what has to be given back of that.  filling: bytes that are lent already and that no
+ * reading shows yet. */
+PN_INTERNAL void pn_govern_spare(struct pn_engine *e, uint64_t filling, uint64_t *spare, uint64_t *missing);
 
 /* What a turn has to leave of a limit, for what comes with it: samplers, texts, the host program's buffers. */
 PN_INTERNAL uint64_t pn_govern_slack(struct pn_engine *e);

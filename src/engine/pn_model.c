@@ -4,6 +4,7 @@
  */
 #include "engine/pn_cache.h"
 #include "engine/pn_fit.h"
+#include "engine/pn_lend.h"
 #include "engine/pn_retype.h"
 #include "engine/pn_tier.h"
 
@@ -143,6 +144,17 @@ PN_INTERNAL void pn_model_take(const pn_model *m)
     bool turned = m->n_dies > 1 && m->dies[0]->index > m->dies[1]->index;
     for (uint32_t i = 0; i < m->n_dies; i++)
         pn_die_take(m->dies[turned ? m->n_dies - 1 - i : i]);
+}
+
+PN_INTERNAL pn_die *pn_model_try(const pn_model *m, struct pn_sched *q)
+{
+    for (uint32_t i = 0; i < m->n_dies; i++)
+        if (!pn_die_try(m->dies[i], q)) {
+            while (i--)
+                pn_die_give(m->dies[i]);
+            return m->dies[i + 1];
+        }
+    return NULL;
 }
 
 PN_INTERNAL void pn_model_give(const pn_model *m)
@@ -431,11 +443,13 @@ static pn_status model_open_weights(pn_model *m, const pn_model_params *wanted, 
     pn_residency_params rp = {.n_plans = 0};
     pn_model_params as = *wanted, *p = &as;
     pn_status st = model_choose_residency(m, p, err);
+    (void)pn_lend_back(m->engine, UINT64_MAX, true);
     if (!st)
         st = model_residency_params(m, p, plans, &rp, err);
     if (!st)
         st = model_open_store(m, &rp, err);
     model_free_plans(m, plans, rp.n_plans);
+    m->lends = wanted->residency != PN_RESIDENCY_STREAM && !wanted->pin_bytes;
     if (!st)
         model_note_map(m);
     if (!st && m->mapped_bytes) {
@@ -454,10 +468,13 @@ PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, do
     pn_status st = begins ? model_residency_params(m, p, plans, &rp, err) : PN_OK;
     pn_model_unpark(m);
     *done = true;
+    if (begins && p->residency == PN_RESIDENCY_STREAM)
+        m->pin_kept = p->pin_bytes;
     if (!st)
         st = pn_residency_convert(&m->store, &rp, deadline, done, err);
     m->was_mapped = m->was_mapped || m->mapped_bytes;
     model_note_map(m);
+    pn_lend_note(m);
     pn_model_give(m);
     model_free_plans(m, plans, rp.n_plans);
     return st;
@@ -543,6 +560,7 @@ static void model_list(pn_model *m)
     m->listed = true;
     m->next = e->models;
     e->models = m;
+    pn_lend_note(m);
     pn_mutex_unlock(&e->models_lock);
     atomic_fetch_add(&e->n_models, 1);
 }
@@ -563,14 +581,19 @@ static void model_unlist(pn_model *m)
 
 static pn_status model_finish(pn_model *m, pn_status st, const pn_model_params *p, pn_model **out, pn_err *err)
 {
+    pn_engine *e = m->engine;
     m->exact = p->exact != 0;
     m->vocab_only = p->vocab_only != 0;
     if (!st && !m->vocab_only)
         st = pn_engine_find_dies(m->engine, p->dies, p->n_dies, m->dies, &m->n_dies, err);
+    atomic_fetch_add(&e->n_loading, 1u);
     if (!st)
         st = model_open(m, p, err);
     if (!st && !m->vocab_only && p->floor_tokens)
         st = model_open_floor(m, p->floor_tokens, err);
+    if (!st && !m->vocab_only)
+        st = pn_lend_open(m, err);
+    atomic_fetch_sub(&e->n_loading, 1u);
     if (st) {
         pn_model_free(m);
         return st;
@@ -622,6 +645,7 @@ PN_API void pn_model_free(pn_model *m)
     if (!m)
         return;
     model_unlist(m);
+    pn_lend_close(m);
     atomic_store(&m->closing, true);
     while (atomic_load(&m->probing))
         pn_thread_yield();
@@ -663,6 +687,7 @@ PN_API void pn_model_residency(pn_model *m, pn_residency_info *out)
     else
         pn_residency_report(&m->store, out);
     out->mapped_bytes = atomic_load(&m->parked) ? 0 : m->mapped_bytes;
+    out->lent_bytes = atomic_load(&m->lent);
 }
 
 PN_API const pn_file *pn_model_file(const pn_model *m) { return &m->file; }

@@ -2,6 +2,7 @@
 #include "engine/pn_park.h"
 
 #include "engine/pn_cache.h"
+#include "engine/pn_lend.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -274,17 +275,27 @@ static bool park_take(pn_session *s)
     return ok;
 }
 
-static pn_status park_admit(pn_session *s, pn_err *err)
+static bool park_admit_now(pn_session *s, const pn_need *need, pn_lack *lack)
 {
     pn_engine *e = s->model->engine;
-    const pn_need need = park_need(s);
-    pn_lack lack = {0};
+    *lack = (pn_lack){0};
     pn_mutex_lock(&e->admit_lock);
-    bool room = pn_model_room(s->model, atomic_load(&e->n_turns) == 0, &need, &need, &lack);
-    bool ok = room && (park_take(s) || (pn_cache_give_all(e, need.all) && park_take(s)));
+    bool room = pn_model_room(s->model, atomic_load(&e->n_turns) == 0, need, need, lack);
+    bool ok = room && (park_take(s) || (pn_cache_give_all(e, need->all) && park_take(s)));
     s->in_turn = ok && s->parked->in_turn;
     atomic_fetch_add(&e->n_turns, s->in_turn ? 1u : 0u);
     pn_mutex_unlock(&e->admit_lock);
+    return ok;
+}
+
+static pn_status park_admit(pn_session *s, pn_err *err)
+{
+    const pn_need need = park_need(s);
+    pn_lack lack;
+    bool ok;
+    do
+        ok = park_admit_now(s, &need, &lack);
+    while (!ok && lack.lent && pn_lend_back(s->model->engine, lack.lent, true));
     return ok ? PN_OK : pn_fail(err, PN_E_BUDGET, "the session's keys and values need %" PRIu64 " bytes, %" PRIu64 " are available%s", lack.need,
                                 lack.available, lack.where);
 }

@@ -201,7 +201,7 @@ static pn_status plan_available(pn_engine *e, const pn_plan_params *p, const pn_
     if (mem.limit && (*out == 0 || left < *out))
         *out = left;
     if (*out)
-        *out += pn_cache_droppable_all(e);
+        *out += pn_cache_droppable_all(e) + atomic_load(&e->lent);
     uint64_t there = 0;
     for (uint32_t i = 0; i < n; i++)
         there += dies[i]->simulated ? pn_die_free_bytes(dies[i]) + pn_cache_droppable(dies[i]) : 0;

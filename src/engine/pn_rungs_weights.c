@@ -7,7 +7,7 @@
  *     13  mapped weights are streamed; of streamed ones fewer are pinned
  *     16  nothing is pinned, experts at their least
  *
- * Undoing 13 pins a twentieth of the weights at a time; when all of them would be pinned they are mapped again.  All
+ * Undoing 13 keeps a twentieth of the weights more at a time; when all of them would be pinned they are mapped again.  All
  * of this machine's memory: a die's own holds copies (pn_die_upload), so there is nothing to gain on resource 1 + i.
  *
  * All of it is done in slices, the smallest of which is a span, an expert, a few MiB of page cache; and none of it reads: what
@@ -15,6 +15,7 @@
  * model's dies are: nobody computes with it meanwhile.
  */
 #include "engine/pn_cache.h"
+#include "engine/pn_lend.h"
 #include "engine/pn_rungs.h"
 #include "engine/pn_sched.h"
 
@@ -230,21 +231,39 @@ static uint64_t rung_weights_held(pn_model *m, uint64_t want)
 {
     (void)want;
     if (rung_streams(m))
-        return rung_info(m).pinned_bytes;
+        return m->pin_kept;
     return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes + rung_info(m).pinned_bytes, m->stage_bytes) : 0;
 }
 
-/* With all dies. */
-static uint64_t rung_pin_to(pn_model *m, uint64_t bytes, double deadline, bool *more)
+/* Fewer are kept.  What is lent goes first, and gives nothing: it counted as free. */
+static uint64_t rung_keep_less(pn_model *m, uint64_t bytes, double deadline, bool *more)
 {
-    bool done;
+    bool done = true;
+    uint64_t before = m->pin_kept;
+    if (atomic_load(&m->lent))
+        (void)pn_lend_shrink(m, UINT64_MAX, deadline);
+    *more = *more || atomic_load(&m->lent);
+    if (atomic_load(&m->lent))
+        return 0;
     pn_model_take(m);
-    uint64_t before = rung_info(m).pinned_bytes;
-    pn_status st = pn_residency_repin(&m->store, bytes, deadline, &done, NULL);
-    uint64_t after = rung_info(m).pinned_bytes;
+    (void)pn_residency_repin(&m->store, bytes, deadline, &done, NULL);
+    m->pin_kept = rung_info(m).pinned_bytes;
+    pn_lend_note(m);
+    pn_model_give(m);
+    *more = *more || !done;
+    return pn_sub_sat(before, m->pin_kept);
+}
+
+/* More are: of those that were lent, then others. */
+static void rung_keep_more(pn_model *m, uint64_t bytes, double deadline, bool *more)
+{
+    bool done = true;
+    pn_model_take(m);
+    pn_status st = rung_info(m).pinned_bytes < bytes ? pn_residency_repin(&m->store, bytes, deadline, &done, NULL) : PN_OK;
+    m->pin_kept = PN_MIN(bytes, rung_info(m).pinned_bytes);
+    pn_lend_note(m);
     pn_model_give(m);
     *more = *more || (!st && !done);
-    return before > after ? before - after : after - before;
 }
 
 /* What the model's weights take, the page cache of mapped ones with them. */
@@ -275,7 +294,7 @@ static uint64_t rung_weights_shrink(pn_model *m, uint64_t want, double deadline,
     m->pin_goal = 0;
     if (!rung_streams(m))
         return rung_stream(m, deadline, more);
-    return rung_pin_to(m, pn_sub_sat(held, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS)), deadline, more);
+    return rung_keep_less(m, pn_sub_sat(held, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS)), deadline, more);
 }
 
 static uint64_t rung_weights_gain(void *user, uint32_t resource) { return rung_gain(user, resource, rung_weights_held); }
@@ -295,7 +314,7 @@ static uint64_t rung_weights_missing(pn_model *m, uint64_t want)
     if (!m->store.stream || !m->was_mapped)
         return 0;
     pn_residency_info i = rung_info(m);
-    uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, rest = pn_sub_sat(m->desc.weight_bytes, i.pinned_bytes);
+    uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, rest = pn_sub_sat(m->desc.weight_bytes, m->pin_kept);
     return rest <= 2 * step ? pn_sub_sat(rest, i.ring_bytes + i.expert_bytes) + 1 : step;
 }
 
@@ -315,18 +334,18 @@ static uint64_t rung_weights_grow(pn_model *m, uint64_t want, double deadline, b
 {
     if (!rung_weights_missing(m, want))
         return 0;
-    uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, pinned = rung_info(m).pinned_bytes;
+    uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, kept = m->pin_kept;
     const pn_model_params p = {.residency = PN_RESIDENCY_MAP};
     bool done, goes_on = false;
-    if (!rung_streams(m) || pn_sub_sat(m->desc.weight_bytes, pinned) <= 2 * step) {
+    if (!rung_streams(m) || pn_sub_sat(m->desc.weight_bytes, kept) <= 2 * step) {
         pn_status st = pn_model_convert(m, &p, deadline, &done, NULL);
         *more = *more || (!st && !done);
         return 0;
     }
     uint64_t room = pn_sub_sat(rung_spare(m->engine), pn_residency_filling(&m->store));
     if (!m->pin_goal)           /* the ladder has looked that there is room for a step */
-        m->pin_goal = pinned + PN_MAX(step, PN_MIN(room, m->desc.weight_bytes - pinned));
-    (void)rung_pin_to(m, m->pin_goal, deadline, &goes_on);
+        m->pin_goal = kept + PN_MAX(step, PN_MIN(room, m->desc.weight_bytes - kept));
+    rung_keep_more(m, m->pin_goal, deadline, &goes_on);
     rung_goal_after(&m->pin_goal, goes_on, more);
     return 0;
 }
@@ -347,7 +366,7 @@ static uint64_t rung_least_shrink(pn_model *m, uint64_t want, double deadline, b
 {
     if (!rung_streams(m))
         return 0;
-    if (rung_info(m).pinned_bytes)
+    if (m->pin_kept)
         return rung_weights_shrink(m, want, deadline, more);
     if (!rung_experts_held(m, want))
         return 0;

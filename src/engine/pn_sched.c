@@ -79,18 +79,6 @@ PN_INTERNAL uint32_t pn_sched_at_work(pn_sched *q, uint32_t *n_ready)
  * Running it
  * ------------------------------------------------------------------------------------------ */
 
-/* All dies that a step of m needs, or none: then the one that was busy. */
-static pn_die *sched_claim(pn_sched *q, const pn_model *m)
-{
-    for (uint32_t i = 0; i < m->n_dies; i++)
-        if (!pn_die_try(m->dies[i], q)) {
-            while (i--)
-                pn_die_give(m->dies[i]);
-            return m->dies[i + 1];
-        }
-    return NULL;
-}
-
 /* The next part of the step, on its die. */
 static void sched_submit_part(pn_sched *q)
 {
@@ -307,7 +295,7 @@ static pn_die *sched_begin(pn_sched *q)
     q->n_runs = q->n_rows = q->n_outs = 0;
     q->st = PN_OK;
     pn_job *first = pn_sched_first(q);
-    pn_die *busy = first ? sched_claim(q, first->s->model) : NULL;
+    pn_die *busy = first ? pn_model_try(first->s->model, q) : NULL;
     pn_session *wide = first && !busy ? pn_sched_widest(first) : NULL;
     if (wide)
         pn_sched_fill(q, first, pn_session_rows(wide));

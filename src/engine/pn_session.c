@@ -116,7 +116,7 @@ static pn_status session_admit(pn_session *s, const pn_session_params *p, pn_err
             return st;
         bool smaller = p->n_ctx == 0 && s->n_ctx > 512;
         bool little = p->by_turn && !session_grows(s) && need.all <= SESSION_LITTLE;    /* its turns ask for what counts */
-        if ((little && !smaller) || pn_model_room(m, true, smaller ? &whole : &need, &need, &lack))
+        if ((little && !smaller) || pn_model_make_room(m, true, smaller ? &whole : &need, &need, &lack))
             return PN_OK;
         if (!smaller && !session_fewer_rows(s, p))
             break;

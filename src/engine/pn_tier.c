@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: AGPL-3.0-only */
 #include "engine/pn_tier.h"
 
+#include "engine/pn_lend.h"
+
 enum { TIER_PAGE = PN_KV_PAGE_TOKENS };
 
 PN_INTERNAL pn_status pn_tier_open(pn_engine *e, const pn_engine_params *p, pn_err *err)
@@ -211,11 +213,24 @@ static bool tier_step(const tier_way *w, uint32_t i, uint32_t needs, pn_prefix_n
     return ok;
 }
 
+/* Of keys and values in pages that are on disk only. */
+static uint64_t tier_bytes(const tier_way *w, uint32_t depth)
+{
+    const pn_state_spec *spec = w->s->kv.spec;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < depth; i++)
+        for (uint32_t g = 0; g < spec->n_groups; g++)
+            sum += (tier_needs(spec, i, depth) & ~w->page[i].have) >> g & 1 ? pn_kv_page_cost(spec, g, w->s->kv_type) : 0;
+    return sum;
+}
+
 static void tier_bring(const tier_way *w, uint32_t depth)
 {
+    pn_engine *e = w->s->model->engine;
     pn_cache *c = &pn_session_die(w->s)->cache;
     pn_prefix_node *at = NULL;
     pn_prefix_stats st;
+    (void)pn_lend_back(e, pn_sub_sat(tier_bytes(w, depth), pn_govern_room_free(e, false)), true);
     uint64_t available = pn_model_available(w->s->model);
     pn_mutex_lock(&c->lock);
     uint64_t tick = ++c->tick;

@@ -65,6 +65,7 @@ static void memory_resources(pn_server *v, pn_str *s)
         memory_rate(s, "stall", r.stall);
         memory_rate(s, "refault_bytes_per_s", r.refault_rate);
         memory_number(s, "oom_kills", r.oom_kills);
+        memory_number(s, "lent", r.lent);
         pn_str_addc(s, '}');
     }
     pn_str_addc(s, ']');
@@ -236,6 +237,7 @@ static void memory_weights(pn_server *v, pn_str *s)
 {
     static const struct { const char *name, *type, *help; } families[] = {
         {"pinned_bytes", "gauge", "Streamed models: weights that stay in memory."},
+        {"lent_bytes", "gauge", "Streamed models: of those, what goes as soon as anybody needs the memory."},
         {"disk_bandwidth_bytes", "gauge", "Streamed models: bytes a second that the disk gives."},
         {"expected_tps", "gauge", "Streamed models: tokens a second of one sequence that disk and processor allow."},
         {"stream_bytes_total", "counter", "Streamed models: bytes of weights read."},
@@ -252,7 +254,7 @@ static void memory_weights(pn_server *v, pn_str *s)
                     pn_model_residency(r->m, &i);
                 if (i.mode != PN_RESIDENCY_STREAM)
                     continue;
-                const double values[] = {(double)i.pinned_bytes, i.disk_bytes_per_second, i.expected_tps, (double)i.stream_bytes, i.stream_wait_seconds,
+                const double values[] = {(double)i.pinned_bytes, (double)i.lent_bytes, i.disk_bytes_per_second, i.expected_tps, (double)i.stream_bytes, i.stream_wait_seconds,
                                          (double)i.expert_hits, (double)i.expert_misses};
                 pn_str_addf(s, "pantheon_mem_%s{model=\"", families[k].name);
                 pn_metrics_escape(s, m->name, strlen(m->name));

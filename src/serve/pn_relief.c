@@ -26,7 +26,7 @@ static void relief_bytes(const serve_replica *r, uint64_t out[2])
 {
     pn_residency_info i;
     pn_model_residency(r->m, &i);
-    out[0] = r->plan.vocab_bytes + r->plan.kv_bytes_per_token * r->info.floor_tokens + i.pinned_bytes + i.ring_bytes + i.expert_bytes +
+    out[0] = r->plan.vocab_bytes + r->plan.kv_bytes_per_token * r->info.floor_tokens + i.pinned_bytes - PN_MIN(i.lent_bytes, i.pinned_bytes) + i.ring_bytes + i.expert_bytes +
              (i.mode == PN_RESIDENCY_ANON ? r->info.weight_bytes : 0);
     out[1] = i.mapped_bytes;
 }
@@ -44,7 +44,7 @@ static bool relief_limited(pn_engine *e)
     pn_mem_info mem;
     pn_mem_state host;
     pn_engine_memory(e, &mem);
-    return mem.limit && pn_mem_get(e, 0, &host) == PN_OK && mem.limit - PN_MIN(mem.limit, mem.total_used) <= host.soft;
+    return mem.limit && pn_mem_get(e, 0, &host) == PN_OK && mem.limit - PN_MIN(mem.limit, mem.total_used) + host.lent <= host.soft;
 }
 
 static bool relief_rests(const serve_replica *r, uint64_t ms)
