@@ -10,7 +10,8 @@ static const double lend_slice = 0.01;      /* of one thread's, for which others
 
 enum {
     LEND_WAITS = 100,           /* slices without a byte: what is to go is being read, and the disk may be gone */
-    LEND_WORTH = 50             /* less than a fiftieth of a model is not worth moving */
+    LEND_WORTH = 50,            /* less than a fiftieth of a model is not worth moving */
+    LEND_BESIDE = 1 << 20       /* bytes: who takes memory needs a little beside it, for plans and texts */
 };
 
 static uint64_t lend_pinned(const pn_model *m) { return m->store.stream && !m->store.leaving ? m->store.stream->ring.pinned_bytes : 0; }
@@ -105,6 +106,7 @@ PN_INTERNAL uint64_t pn_lend_back(pn_engine *e, uint64_t want, bool patient)
 {
     uint64_t given = 0;
     pn_die *busy = NULL;
+    want = want ? pn_add_sat(want, LEND_BESIDE) : 0;
     for (uint32_t waits = 0; given < want && waits < LEND_WAITS && atomic_load(&e->lent) && (patient || !busy);) {
         uint64_t some = lend_back_some(e, want - given, &busy);
         given += some;

@@ -32,7 +32,7 @@ PN_INTERNAL void pn_lend_close(pn_model *m);
  * models held.  Returns bytes. */
 PN_INTERNAL uint64_t pn_lend_shrink(pn_model *m, uint64_t want, double deadline);
 
-/* At least `want` bytes, if as many are lent; not patient: and as nobody has the dies.  Returns bytes. */
+/* At least `want` bytes (0: none), if as many are lent; not patient: and as nobody has the dies.  Returns bytes. */
 PN_INTERNAL uint64_t pn_lend_back(pn_engine *e, uint64_t want, bool patient);
 
 /* Some is given back, or more is lent, until `deadline`.  now: the governor's clock.  fresh: memory has been read just now; later
