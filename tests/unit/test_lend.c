@@ -217,7 +217,7 @@ static void refusals_count_it(void)
     }
 }
 
-/* A session of its own pages, an embedding's working memory, another model. */
+/* A session of its own pages, the host program, another model. */
 static void others_take_it(void)
 {
     lend_rig r;
