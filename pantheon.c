@@ -11658,7 +11658,7 @@ PN_INTERNAL pn_status pn_model_identity(const pn_model *m, pn_identity *out, pn_
  *     pinned = kept + lent
  *
  * Kept is what the plan gave them, or what the ladder has left of it.  Lent is as much more as leaves what WATCH begins at, and a
- * tenth: a neighbour who grows between two readings finds as much as without it.  It counts as available wherever somebody asks
+ * tenth: a neighbour who grows between two readings finds what he may at the level OK.  It counts as available wherever somebody asks
  * what there is (levels, turns, loads), as page cache does; and who asks for memory gets it before the caches give anything:
  * whoever takes some of it first calls pn_lend_back().
  *
