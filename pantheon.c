@@ -11349,6 +11349,9 @@ static inline pn_bytes pn_model_template(const pn_model *m, bool tools)
     return tools && m->tool_template.len ? m->tool_template : m->chat_template;
 }
 
+/* Its weights are streamed, and not on the way to the mapping. */
+static inline bool pn_model_streams(const pn_model *m) { return m->store.stream && !m->store.leaving; }
+
 struct pn_session {
     pn_model *model;
     pn_session *next, *prev;    /* of the model's, under its lock */
@@ -11503,6 +11506,8 @@ typedef struct pn_session_need {
     uint64_t kv_bytes, kv_pages, state_bytes, work_bytes, misc_bytes;
     uint64_t kv_part[PN_MAX_PARTS], work_part[PN_MAX_PARTS];   /* the parts of a split model: of kv_bytes and state_bytes, of work_bytes */
 } pn_session_need;
+
+static inline uint64_t pn_session_need_sum(const pn_session_need *n) { return n->kv_bytes + n->state_bytes + n->work_bytes + n->misc_bytes; }
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
                                        uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err);
@@ -76491,8 +76496,9 @@ PN_INTERNAL void pn_govern_spare(pn_engine *e, uint64_t filling, uint64_t *spare
     if (govern_now(g) - g->sample.t > govern_fresh)
         govern_read(e);
     uint64_t read = govern_since(e, g->sample.soft), least = PN_MAX(govern_reserve(g, false), pn_pressure_threshold(&g->pressure[0], PN_LEVEL_WATCH));
-    uint64_t mark = least + least / 10;
+    uint64_t mark = least + least / 10, soft = atomic_load(&e->ledger.soft);
     uint64_t is = govern_capped(e, read == UINT64_MAX ? read : pn_sub_sat(read, filling));
+    is = soft ? PN_MIN(is, pn_sub_sat(soft, atomic_load(&e->ledger.total))) : is;       /* above it caches shrink, for which nothing is lent */
     bool known = is != UINT64_MAX, ok = g->level[0] == PN_LEVEL_OK;
     is = pn_sub_sat(is, atomic_load(&e->floor_owed));
     *spare = known && ok ? pn_sub_sat(is, mark) : 0;
@@ -77953,13 +77959,11 @@ static bool rung_may_stream(const pn_model *m)
     return m->mapped_bytes && !atomic_load(&m->parked) && pn_weights_mapped(&m->file.weights) && !m->dies[0]->simulated && !m->store.lease_rows;
 }
 
-static bool rung_streams(const pn_model *m) { return m->store.stream && !m->store.leaving; }
-
 /* What streaming with nothing pinned, or pinning less, would give. */
 static uint64_t rung_weights_held(pn_model *m, uint64_t want)
 {
     (void)want;
-    if (rung_streams(m))
+    if (pn_model_streams(m))
         return m->pin_kept;
     return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes + rung_info(m).pinned_bytes, m->stage_bytes) : 0;
 }
@@ -78021,7 +78025,7 @@ static uint64_t rung_weights_shrink(pn_model *m, uint64_t want, double deadline,
     if (!held)
         return 0;
     m->pin_goal = 0;
-    if (!rung_streams(m))
+    if (!pn_model_streams(m))
         return rung_stream(m, deadline, more);
     return rung_keep_less(m, pn_sub_sat(held, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS)), deadline, more);
 }
@@ -78066,7 +78070,7 @@ static uint64_t rung_weights_grow(pn_model *m, uint64_t want, double deadline, b
     uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, kept = m->pin_kept;
     const pn_model_params p = {.residency = PN_RESIDENCY_MAP};
     bool done, goes_on = false;
-    if (!rung_streams(m) || pn_sub_sat(m->desc.weight_bytes, kept) <= 2 * step) {
+    if (!pn_model_streams(m) || pn_sub_sat(m->desc.weight_bytes, kept) <= 2 * step) {
         pn_status st = pn_model_convert(m, &p, deadline, &done, NULL);
         *more = *more || (!st && !done);
         return 0;
@@ -78089,11 +78093,11 @@ static pn_rung_state rung_weights_undo(void *user, uint32_t resource, double dea
  * 16  all of it
  * ------------------------------------------------------------------------------------------ */
 
-static uint64_t rung_least_held(pn_model *m, uint64_t want) { return rung_streams(m) ? rung_weights_held(m, want) + rung_experts_held(m, want) : 0; }
+static uint64_t rung_least_held(pn_model *m, uint64_t want) { return pn_model_streams(m) ? rung_weights_held(m, want) + rung_experts_held(m, want) : 0; }
 
 static uint64_t rung_least_shrink(pn_model *m, uint64_t want, double deadline, bool *more)
 {
-    if (!rung_streams(m))
+    if (!pn_model_streams(m))
         return 0;
     if (m->pin_kept)
         return rung_weights_shrink(m, want, deadline, more);
@@ -78145,7 +78149,7 @@ enum {
     LEND_BESIDE = 1 << 20       /* bytes: who takes memory needs a little beside it, for plans and texts */
 };
 
-static uint64_t lend_pinned(const pn_model *m) { return m->store.stream && !m->store.leaving ? m->store.stream->ring.pinned_bytes : 0; }
+static uint64_t lend_pinned(const pn_model *m) { return pn_model_streams(m) ? m->store.stream->ring.pinned_bytes : 0; }
 
 static void lend_is(pn_model *m, uint64_t lent)
 {
@@ -78160,7 +78164,7 @@ static uint64_t lend_first_turn(const pn_model *m)
     pn_session_need n;
     uint32_t n_ctx = PN_MIN((uint32_t)PN_FIT_CTX, d->n_ctx_train), type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
     pn_status st = pn_session_needs(d, n_ctx, PN_MIN((uint32_t)ENGINE_DEFAULT_BATCH, n_ctx), m->engine->n_threads, type, m->exact, &n, NULL);
-    return st ? UINT64_MAX : n.kv_bytes + n.state_bytes + n.work_bytes + n.misc_bytes;
+    return st ? UINT64_MAX : pn_session_need_sum(&n);
 }
 
 PN_INTERNAL pn_status pn_lend_open(pn_model *m, pn_err *err)
@@ -78263,7 +78267,7 @@ static uint64_t lend_filling(const pn_engine *e)
 
 static bool lend_may_grow(const pn_model *m, uint64_t spare)
 {
-    if (!m->lends || !m->store.stream || m->store.leaving || m->store.next || m->dies[0]->simulated)
+    if (!m->lends || !pn_model_streams(m) || m->dies[0]->simulated)
         return false;
     const pn_ring *g = &m->store.stream->ring;
     return g->n_pinned < g->n_spans && spare >= m->desc.weight_bytes / LEND_WORTH;
@@ -79748,7 +79752,7 @@ static pn_status fit_rest(const pn_desc *d, const pn_fit_params *p, uint32_t n_c
     pn_session_need n;
     n_ctx = PN_MIN(n_ctx, d->n_ctx_train);
     pn_status st = pn_session_needs(d, n_ctx, PN_MIN(n_batch, n_ctx), p->n_threads, p->kv_type, p->exact, &n, err);
-    *out = st ? 0 : d->pinned_bytes + p->vocab_bytes + n.work_bytes + n.kv_bytes + n.state_bytes + n.misc_bytes;
+    *out = st ? 0 : d->pinned_bytes + p->vocab_bytes + pn_session_need_sum(&n);
     return st;
 }
 
@@ -80891,7 +80895,7 @@ static uint64_t model_least(const pn_model *m)
     pn_session_need n;
     bool ok = (!m->exact && pn_session_needs(&m->desc, 1, 1, m->engine->n_threads, PN_DTYPE_Q4_0, false, &n, NULL) == PN_OK) ||
               pn_session_needs(&m->desc, 1, 1, m->engine->n_threads, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, m->exact, &n, NULL) == PN_OK;
-    return ok ? n.kv_bytes + n.state_bytes + n.work_bytes + n.misc_bytes : 0;
+    return ok ? pn_session_need_sum(&n) : 0;
 }
 
 /* Mapped weights are read again by the system when it has thrown them out: how fast it could, says how bad that is.
@@ -80930,7 +80934,7 @@ PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, do
     pn_plan plans[PN_MAX_PARTS];
     pn_residency_params rp = {.mode = p->residency};
     pn_model_take(m);
-    bool begins = !m->store.next && (!m->store.stream || m->store.leaving);
+    bool begins = !m->store.next && !pn_model_streams(m);
     pn_status st = begins ? model_residency_params(m, p, plans, &rp, err) : PN_OK;
     pn_model_unpark(m);
     *done = true;

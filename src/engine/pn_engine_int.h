@@ -183,6 +183,9 @@ static inline pn_bytes pn_model_template(const pn_model *m, bool tools)
     return tools && m->tool_template.len ? m->tool_template : m->chat_template;
 }
 
+/* Its weights are streamed, and not on the way to the mapping. */
+static inline bool pn_model_streams(const pn_model *m) { return m->store.stream && !m->store.leaving; }
+
 struct pn_session {
     pn_model *model;
     pn_session *next, *prev;    /* of the model's, under its lock */
@@ -337,6 +340,8 @@ typedef struct pn_session_need {
     uint64_t kv_bytes, kv_pages, state_bytes, work_bytes, misc_bytes;
     uint64_t kv_part[PN_MAX_PARTS], work_part[PN_MAX_PARTS];   /* the parts of a split model: of kv_bytes and state_bytes, of work_bytes */
 } pn_session_need;
+
+static inline uint64_t pn_session_need_sum(const pn_session_need *n) { return n->kv_bytes + n->state_bytes + n->work_bytes + n->misc_bytes; }
 
 PN_INTERNAL pn_status pn_session_needs(const pn_desc *d, uint32_t n_ctx, uint32_t n_batch, uint32_t n_threads,
                                        uint32_t kv_type, bool exact, pn_session_need *out, pn_err *err);

@@ -25,7 +25,7 @@ static pn_status fit_rest(const pn_desc *d, const pn_fit_params *p, uint32_t n_c
     pn_session_need n;
     n_ctx = PN_MIN(n_ctx, d->n_ctx_train);
     pn_status st = pn_session_needs(d, n_ctx, PN_MIN(n_batch, n_ctx), p->n_threads, p->kv_type, p->exact, &n, err);
-    *out = st ? 0 : d->pinned_bytes + p->vocab_bytes + n.work_bytes + n.kv_bytes + n.state_bytes + n.misc_bytes;
+    *out = st ? 0 : d->pinned_bytes + p->vocab_bytes + pn_session_need_sum(&n);
     return st;
 }
 

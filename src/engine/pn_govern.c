@@ -128,8 +128,9 @@ PN_INTERNAL void pn_govern_spare(pn_engine *e, uint64_t filling, uint64_t *spare
     if (govern_now(g) - g->sample.t > govern_fresh)
         govern_read(e);
     uint64_t read = govern_since(e, g->sample.soft), least = PN_MAX(govern_reserve(g, false), pn_pressure_threshold(&g->pressure[0], PN_LEVEL_WATCH));
-    uint64_t mark = least + least / 10;
+    uint64_t mark = least + least / 10, soft = atomic_load(&e->ledger.soft);
     uint64_t is = govern_capped(e, read == UINT64_MAX ? read : pn_sub_sat(read, filling));
+    is = soft ? PN_MIN(is, pn_sub_sat(soft, atomic_load(&e->ledger.total))) : is;       /* above it caches shrink, for which nothing is lent */
     bool known = is != UINT64_MAX, ok = g->level[0] == PN_LEVEL_OK;
     is = pn_sub_sat(is, atomic_load(&e->floor_owed));
     *spare = known && ok ? pn_sub_sat(is, mark) : 0;

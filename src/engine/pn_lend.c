@@ -14,7 +14,7 @@ enum {
     LEND_BESIDE = 1 << 20       /* bytes: who takes memory needs a little beside it, for plans and texts */
 };
 
-static uint64_t lend_pinned(const pn_model *m) { return m->store.stream && !m->store.leaving ? m->store.stream->ring.pinned_bytes : 0; }
+static uint64_t lend_pinned(const pn_model *m) { return pn_model_streams(m) ? m->store.stream->ring.pinned_bytes : 0; }
 
 static void lend_is(pn_model *m, uint64_t lent)
 {
@@ -29,7 +29,7 @@ static uint64_t lend_first_turn(const pn_model *m)
     pn_session_need n;
     uint32_t n_ctx = PN_MIN((uint32_t)PN_FIT_CTX, d->n_ctx_train), type = m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16;
     pn_status st = pn_session_needs(d, n_ctx, PN_MIN((uint32_t)ENGINE_DEFAULT_BATCH, n_ctx), m->engine->n_threads, type, m->exact, &n, NULL);
-    return st ? UINT64_MAX : n.kv_bytes + n.state_bytes + n.work_bytes + n.misc_bytes;
+    return st ? UINT64_MAX : pn_session_need_sum(&n);
 }
 
 PN_INTERNAL pn_status pn_lend_open(pn_model *m, pn_err *err)
@@ -132,7 +132,7 @@ static uint64_t lend_filling(const pn_engine *e)
 
 static bool lend_may_grow(const pn_model *m, uint64_t spare)
 {
-    if (!m->lends || !m->store.stream || m->store.leaving || m->store.next || m->dies[0]->simulated)
+    if (!m->lends || !pn_model_streams(m) || m->dies[0]->simulated)
         return false;
     const pn_ring *g = &m->store.stream->ring;
     return g->n_pinned < g->n_spans && spare >= m->desc.weight_bytes / LEND_WORTH;

@@ -425,7 +425,7 @@ static uint64_t model_least(const pn_model *m)
     pn_session_need n;
     bool ok = (!m->exact && pn_session_needs(&m->desc, 1, 1, m->engine->n_threads, PN_DTYPE_Q4_0, false, &n, NULL) == PN_OK) ||
               pn_session_needs(&m->desc, 1, 1, m->engine->n_threads, m->exact ? PN_DTYPE_F32 : PN_DTYPE_F16, m->exact, &n, NULL) == PN_OK;
-    return ok ? n.kv_bytes + n.state_bytes + n.work_bytes + n.misc_bytes : 0;
+    return ok ? pn_session_need_sum(&n) : 0;
 }
 
 /* Mapped weights are read again by the system when it has thrown them out: how fast it could, says how bad that is.
@@ -464,7 +464,7 @@ PN_INTERNAL pn_status pn_model_convert(pn_model *m, const pn_model_params *p, do
     pn_plan plans[PN_MAX_PARTS];
     pn_residency_params rp = {.mode = p->residency};
     pn_model_take(m);
-    bool begins = !m->store.next && (!m->store.stream || m->store.leaving);
+    bool begins = !m->store.next && !pn_model_streams(m);
     pn_status st = begins ? model_residency_params(m, p, plans, &rp, err) : PN_OK;
     pn_model_unpark(m);
     *done = true;

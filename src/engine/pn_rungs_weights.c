@@ -224,13 +224,11 @@ static bool rung_may_stream(const pn_model *m)
     return m->mapped_bytes && !atomic_load(&m->parked) && pn_weights_mapped(&m->file.weights) && !m->dies[0]->simulated && !m->store.lease_rows;
 }
 
-static bool rung_streams(const pn_model *m) { return m->store.stream && !m->store.leaving; }
-
 /* What streaming with nothing pinned, or pinning less, would give. */
 static uint64_t rung_weights_held(pn_model *m, uint64_t want)
 {
     (void)want;
-    if (rung_streams(m))
+    if (pn_model_streams(m))
         return m->pin_kept;
     return rung_may_stream(m) ? pn_sub_sat(m->mapped_bytes + rung_info(m).pinned_bytes, m->stage_bytes) : 0;
 }
@@ -292,7 +290,7 @@ static uint64_t rung_weights_shrink(pn_model *m, uint64_t want, double deadline,
     if (!held)
         return 0;
     m->pin_goal = 0;
-    if (!rung_streams(m))
+    if (!pn_model_streams(m))
         return rung_stream(m, deadline, more);
     return rung_keep_less(m, pn_sub_sat(held, PN_MAX(want, m->desc.weight_bytes / RUNG_PIN_STEPS)), deadline, more);
 }
@@ -337,7 +335,7 @@ static uint64_t rung_weights_grow(pn_model *m, uint64_t want, double deadline, b
     uint64_t step = m->desc.weight_bytes / RUNG_PIN_STEPS, kept = m->pin_kept;
     const pn_model_params p = {.residency = PN_RESIDENCY_MAP};
     bool done, goes_on = false;
-    if (!rung_streams(m) || pn_sub_sat(m->desc.weight_bytes, kept) <= 2 * step) {
+    if (!pn_model_streams(m) || pn_sub_sat(m->desc.weight_bytes, kept) <= 2 * step) {
         pn_status st = pn_model_convert(m, &p, deadline, &done, NULL);
         *more = *more || (!st && !done);
         return 0;
@@ -360,11 +358,11 @@ static pn_rung_state rung_weights_undo(void *user, uint32_t resource, double dea
  * 16  all of it
  * ------------------------------------------------------------------------------------------ */
 
-static uint64_t rung_least_held(pn_model *m, uint64_t want) { return rung_streams(m) ? rung_weights_held(m, want) + rung_experts_held(m, want) : 0; }
+static uint64_t rung_least_held(pn_model *m, uint64_t want) { return pn_model_streams(m) ? rung_weights_held(m, want) + rung_experts_held(m, want) : 0; }
 
 static uint64_t rung_least_shrink(pn_model *m, uint64_t want, double deadline, bool *more)
 {
-    if (!rung_streams(m))
+    if (!pn_model_streams(m))
         return 0;
     if (m->pin_kept)
         return rung_weights_shrink(m, want, deadline, more);

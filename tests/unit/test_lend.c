@@ -286,9 +286,30 @@ static void what_is_free_stays(void)
     lend_close(&r);
 }
 
+/* A soft limit below what is used: caches would shrink at each request for memory, so nothing is lent up to it. */
+static void a_soft_limit_is_none_to_fill(void)
+{
+    lend_rig r;
+    pn_err err = {0};
+    if (lend_open(&r, &lend_auto)) {
+        now += 2;
+        lend_wait(&r, 2);
+        uint64_t soft = atomic_load(&r.e->ledger.total);
+        PN_CHECK(lend_state(&r).lent > 0 && pn_mem_limit(r.e, (int64_t)soft, -1, &err) == PN_OK, "%s", err.text);
+        lend_wait(&r, 30);
+        uint64_t below = pn_sub_sat(soft, atomic_load(&r.e->ledger.total));
+        PN_CHECK(below >= lend_state(&r).watch || (below > 0 && lend_state(&r).lent == 0), "%" PRIu64 " below it, %" PRIu64 " lent", below, lend_state(&r).lent);
+        PN_CHECK(pn_mem_limit(r.e, 0, -1, &err) == PN_OK, "%s", err.text);
+        lend_wait(&r, 12);
+        PN_CHECK(atomic_load(&r.e->ledger.total) + (256 << 10) > soft, "not lent again");
+    }
+    lend_close(&r);
+}
+
 int main(void)
 {
     free_memory_is_lent();
+    a_soft_limit_is_none_to_fill();
     a_wish_is_kept();
     a_turn_takes_it();
     refusals_count_it();
